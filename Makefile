@@ -1,0 +1,51 @@
+# Everything a fresh machine needs is Python 3.10+ and a package index.
+PYTHON ?= python3
+VENV ?= .venv
+DEMO ?= demo-run
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format wheel clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
+
+demo: $(VENV)/.demo  ## run the whole loop on bundled photographs; opens nothing, writes $(DEMO)/report.html
+	$(BIN)/haystack demo $(DEMO)
+
+test: $(VENV)/.dev  ## run the tests (all but the slow ones)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/.dev  ## run every test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## let ruff rewrite the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: $(VENV)/.dev  ## build the wheel into dist/
+	$(BIN)/python -m build --wheel
+
+clean:  ## remove the virtual environment and what the demo and the build wrote
+	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+# A Python that has PyTorch lends it to the environment, so that it is not downloaded again.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Haystack needs Python 3.10 or newer; name one: make PYTHON=python3.11" >&2; exit 1; }
+	@if $(PYTHON) -c 'import torch, torchvision' 2>/dev/null; then site=--system-site-packages; fi; \
+	  $(PYTHON) -m venv $$site $(VENV) || \
+	  { echo "no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $(VENV)/.demo $@

@@ -1,0 +1,123 @@
+"""Verbs over annotation files: ``stats`` and ``merge``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from haystack.cli.outcome import Outcome, table
+
+
+def add_verbs(verbs: Any) -> None:
+    """Declare the verbs."""
+    stats = verbs.add_parser(
+        "stats", help="count what an annotation file holds", description=_stats.__doc__
+    )
+    stats.add_argument("annotations", help="PSG or Haystack JSON, or 'psg-mini'")
+    stats.add_argument("--split", choices=("train", "test", "all"), default="all")
+    stats.set_defaults(run=_stats)
+
+    merge = verbs.add_parser(
+        "merge", help="append annotations to a PSG file", description=_merge.__doc__
+    )
+    merge.add_argument("base", help="PSG or Haystack JSON to append to")
+    merge.add_argument("additions", nargs="+", help="files to append, e.g. export/annotation.json")
+    merge.add_argument("--out", required=True, type=Path, help="the merged JSON file")
+    merge.add_argument(
+        "--on-conflict",
+        choices=("error", "base", "addition"),
+        default="error",
+        help="which side wins where a triple is labelled both ways (default: refuse)",
+    )
+    merge.add_argument("--prefix-ids", default="", help="put before each image id of the additions")
+    merge.add_argument(
+        "--prefix-files", default="", help="put before each file name of the additions"
+    )
+    merge.add_argument(
+        "--integer-ids", action="store_true", help="write image ids as integers, not text"
+    )
+    merge.set_defaults(run=_merge)
+
+
+def _stats(args: argparse.Namespace) -> Outcome:
+    """Count positives and negatives per predicate, and say how long the tail is."""
+    from haystack.io import read_psg
+    from haystack.statistics import DatasetSummary
+
+    dataset = read_psg(args.annotations)
+    names = dataset.vocabulary.predicate_classes
+    summary = DatasetSummary.from_graphs(dataset.split(args.split), len(names))
+    tail = summary.long_tail()
+    data = {
+        "annotations": str(args.annotations),
+        "split": args.split,
+        "images": summary.images,
+        "segments": summary.segments,
+        "positives": int(summary.positives.sum()),
+        "negatives": int(summary.negatives.sum()),
+        "no_relation_pairs": summary.no_relation_pairs,
+        "images_without_relations": summary.images_without_relations,
+        "images_with_negatives_only": summary.images_with_negatives_only,
+        "duplicate_rows": summary.duplicate_rows,
+        "self_relations": summary.self_relations,
+        "pairs_with_several_predicates": summary.pairs_with_several_predicates,
+        "faulty_segments": sum(len(positions) for positions in dataset.faulty_segments.values()),
+        "long_tail": tail,
+        "per_predicate": {
+            name: {
+                "positives": int(summary.positives[index]),
+                "negatives": int(summary.negatives[index]),
+                "images": int(summary.images_with[index]),
+            }
+            for index, name in enumerate(names)
+        },
+    }
+    counts = data["per_predicate"]
+    rows = sorted(
+        ((name, *count.values()) for name, count in counts.items()),
+        key=lambda row: (-row[1], -row[2]),
+    )
+    scalars = {key: value for key, value in data.items() if not isinstance(value, dict)}
+    scalars.update({key: "-" if v is None else v for key, v in tail.items()})
+    text = "\n".join(
+        (
+            table(("predicate", "positives", "negatives", "images"), rows),
+            "",
+            *(
+                f"{key.replace('_', ' ')}: {value:.3f}"
+                if isinstance(value, float)
+                else f"{key.replace('_', ' ')}: {value}"
+                for key, value in scalars.items()
+            ),
+        )
+    )
+    return Outcome(text, data)
+
+
+def _merge(args: argparse.Namespace) -> Outcome:
+    """Append the images and labels of one or more files to a PSG file, losing nothing."""
+    from haystack.io.merge import merge_psg
+    from haystack.io.psg import read_psg, write_psg
+
+    merged = read_psg(args.base)
+    reports = []
+    for addition in args.additions:
+        merged, report = merge_psg(
+            merged,
+            read_psg(addition),
+            on_conflict=args.on_conflict,
+            prefix_ids=args.prefix_ids,
+            prefix_files=args.prefix_files,
+        )
+        reports.append({"addition": addition, **report})
+    write_psg(merged, args.out, integer_ids=args.integer_ids)
+    lines = [
+        f"{report['addition']}: {report['new_images']} new images, "
+        f"{report['merged_images']} merged into existing ones, "
+        f"{report['added_relations']} relations and {report['added_negatives']} negatives added, "
+        f"{report['conflicts']} conflicts"
+        for report in reports
+    ]
+    lines.append(f"wrote {len(merged)} images to {args.out}")
+    return Outcome("\n".join(lines), {"out": args.out, "images": len(merged), "merges": reports})

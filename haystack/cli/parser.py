@@ -1,0 +1,90 @@
+"""The parser, the error messages, and the way from a verb's name to its code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from haystack import __version__
+from haystack.cli.outcome import BAD_INPUT, FAILURE, Outcome
+from haystack.errors import HaystackError
+
+# Modules that declare verbs; each has ``add_verbs(verbs)``. They import nothing heavy.
+_MODULES = ("demo", "stages", "annotations", "models", "doctor")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors as one sentence with exit code 2, and the way to the help."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of ``haystack`` with all its verbs."""
+    parser = _Parser(
+        prog="haystack",
+        description="Find rare predicates in unlabelled images, and measure scene-graph models "
+        "honestly.",
+    )
+    parser.add_argument("--version", action="version", version=f"haystack {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    for module in _MODULES:
+        importlib.import_module(f"haystack.cli.{module}").add_verbs(verbs)
+    for verb in verbs.choices.values():
+        verb.add_argument("--json", action="store_true", help="one JSON object on stdout")
+        verb.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit code."""
+    args = build_parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
+    try:
+        outcome: Outcome = args.run(args)
+    except HaystackError as error:
+        return _fail(args, str(error), error.exit_code)
+    except BrokenPipeError:
+        return FAILURE
+    except KeyboardInterrupt:
+        return _fail(args, "interrupted; what was finished is kept, run it again to go on", FAILURE)
+    except Exception as error:
+        if args.debug:
+            raise
+        kind = type(error).__name__
+        return _fail(args, f"unexpected {kind}: {error} (run again with --debug)", FAILURE)
+    if outcome.text:
+        print(outcome.text, file=sys.stderr)
+    if args.json:
+        print(json.dumps(jsonable(outcome.data), ensure_ascii=False, allow_nan=False))
+    return outcome.exit_code
+
+
+def _fail(args: argparse.Namespace, message: str, exit_code: int) -> int:
+    print(f"haystack {args.verb}: {message}", file=sys.stderr)
+    if args.json:
+        print(json.dumps({"error": message, "exit_code": exit_code}, ensure_ascii=False))
+    return exit_code
+
+
+def jsonable(value: Any) -> Any:
+    """Plain JSON types; NaN and infinities become null, paths become text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays
+        return jsonable(value.tolist())
+    return value

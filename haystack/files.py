@@ -1,0 +1,90 @@
+"""Files that are never half-written, and hashes of what they hold.
+
+Every output goes to a temporary name in the same folder, is flushed to the disk, then renamed
+over its final name. A killed process leaves the old file or the new one, and at most a stray
+``.tmp-*`` that nothing reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside ``path`` that no other process uses and that no reader looks at."""
+    return path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names inside ``folder`` durable (a rename is not until its folder is synced)."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Flush ``temporary`` to the disk and rename it to ``final``."""
+    descriptor = os.open(temporary, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, final)
+    sync_folder(final.parent)
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """A temporary path to write to; it becomes ``path`` when the block ends without an error."""
+    final = Path(path)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_name(final)
+    try:
+        yield temporary
+        publish(temporary, final)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write ``content`` to ``path``, all of it or nothing."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: str | Path, content: str) -> None:
+    """Write ``content`` to ``path`` as UTF-8, all of it or nothing."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def write_json(path: str | Path, content: Any, *, indent: int | None = 1) -> None:
+    """Write ``content`` to ``path`` as UTF-8 JSON, all of it or nothing."""
+    write_text(path, json.dumps(content, ensure_ascii=False, indent=indent) + "\n")
+
+
+def canonical_json(content: Any) -> str:
+    """One spelling for equal content: sorted keys, no spaces. Meant for hashing."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def sha256_text(text: str) -> str:
+    """Hexadecimal SHA-256 of ``text`` in UTF-8."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def sha256_file(path: str | Path) -> str:
+    """Hexadecimal SHA-256 of a file's content, read in blocks of 1 MiB."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

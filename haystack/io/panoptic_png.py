@@ -1,0 +1,127 @@
+"""Panoptic PNGs, both ways: segment id = R + 256 G + 65536 B, 0 = void (COCO panoptic format)."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from haystack import files
+from haystack.errors import InputError
+
+IdMap = npt.NDArray[np.int32]
+
+MAX_SEGMENT_ID = 256**3 - 1
+"""The largest id that three bytes hold."""
+
+
+class SegmentGeometry(NamedTuple):
+    """What an id map says of its segments, ordered by id; void (0) is not among them.
+
+    ids: int64 [N]; areas: int64 [N], pixels; boxes: float32 [N, 4], x1, y1, x2, y2, the right
+    and the bottom exclusive.
+    """
+
+    ids: npt.NDArray[np.int64]
+    areas: npt.NDArray[np.int64]
+    boxes: npt.NDArray[np.float32]
+
+
+def read_panoptic_png(
+    source: str | Path | bytes,
+    *,
+    size: tuple[int, int] | None = None,
+    path: str | Path | None = None,
+) -> IdMap:
+    """The id map of a panoptic PNG.
+
+    Args:
+        source: a path, or the bytes of the file.
+        size: expected (height, width), checked where given.
+        path: named in errors when ``source`` is bytes.
+
+    Returns:
+        int32 [H, W], segment ids, 0 = void.
+
+    Raises:
+        InputError: missing or broken file, not an RGB PNG, or not of the expected size.
+    """
+    where = path if isinstance(source, bytes) else source
+    try:
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the panoptic PNG: {error.strerror}", path=where) from error
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            picture.load()
+            kind, mode = picture.format, picture.mode
+            pixels = np.asarray(picture)
+    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more
+        raise InputError(f"not a readable panoptic PNG: {error}", path=where) from error
+    if kind != "PNG" or mode != "RGB":
+        raise InputError(
+            f"expected a panoptic PNG with three 8-bit channels (RGB), got {kind} in mode {mode}",
+            path=where,
+        )
+    if size is not None and pixels.shape[:2] != tuple(size):
+        raise InputError(
+            f"expected a panoptic PNG of {size[1]}x{size[0]} pixels as its record says, "
+            f"got {pixels.shape[1]}x{pixels.shape[0]}",
+            path=where,
+        )
+    # Widen first: 8-bit channels times 256 overflow.
+    channels = pixels.astype(np.int32)
+    return channels[..., 0] + 256 * channels[..., 1] + 65536 * channels[..., 2]
+
+
+def encode_panoptic_png(ids: npt.NDArray[np.integer]) -> bytes:
+    """The bytes of a panoptic PNG for an id map [H, W]; equal maps give equal bytes.
+
+    Raises:
+        InputError: not two-dimensional, or an id that three bytes cannot hold.
+    """
+    if ids.ndim != 2:
+        raise InputError(f"expected an id map [H, W], got shape {ids.shape}")
+    if ids.size and (ids.min() < 0 or ids.max() > MAX_SEGMENT_ID):
+        raise InputError(
+            f"segment ids must lie in 0..{MAX_SEGMENT_ID}, got {int(ids.min())}..{int(ids.max())}"
+        )
+    wide = ids.astype(np.uint32)
+    pixels = np.stack([wide & 255, (wide >> 8) & 255, wide >> 16], axis=-1).astype(np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels, mode="RGB").save(stream, format="PNG", optimize=False)
+    return stream.getvalue()
+
+
+def write_panoptic_png(path: str | Path, ids: npt.NDArray[np.integer]) -> None:
+    """Write an id map [H, W] as a panoptic PNG, atomically."""
+    files.write_bytes(path, encode_panoptic_png(ids))
+
+
+def segment_geometry(ids: IdMap) -> SegmentGeometry:
+    """Ids, areas and boxes of all segments of an id map [H, W], in one pass.
+
+    The boxes follow COCO: right and bottom exclusive, so that x2 = width for a full-width segment.
+    """
+    unique, inverse, areas = np.unique(ids, return_inverse=True, return_counts=True)
+    inverse = inverse.reshape(ids.shape)
+    rows, columns = np.arange(ids.shape[0])[:, None], np.arange(ids.shape[1])[None, :]
+    count = len(unique)
+    boxes = np.empty((count, 4), dtype=np.float32)
+    for column, (positions, function, start) in enumerate(
+        (
+            (columns, np.minimum, ids.shape[1]),
+            (rows, np.minimum, ids.shape[0]),
+            (columns + 1, np.maximum, 0),
+            (rows + 1, np.maximum, 0),
+        )
+    ):
+        extreme = np.full(count, start, dtype=np.int64)
+        function.at(extreme, inverse, np.broadcast_to(positions, ids.shape))
+        boxes[:, column] = extreme
+    real = unique != 0
+    return SegmentGeometry(unique[real].astype(np.int64), areas[real].astype(np.int64), boxes[real])
