@@ -12,7 +12,7 @@ import haystack
 PACKAGE = Path(haystack.__file__).parent
 
 # Layer -> the layers that it may import, besides itself. Only `cli` and `demo` wire.
-BASE = {"errors", "files"}
+BASE = {"errors", "files", "config"}
 DATA = BASE | {"vocabulary", "scene_graph", "statistics"}
 IO = DATA | {"io"}
 FUNCTIONAL = DATA | {"metrics.functional"}
@@ -21,6 +21,7 @@ MODELS = IO | METRICS | {"models"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
+    "config": {"errors"},
     "vocabulary": BASE,
     "scene_graph": BASE | {"vocabulary"},
     "statistics": DATA,
@@ -29,7 +30,7 @@ ALLOWED = {
     "metrics": FUNCTIONAL,
     "evaluation": IO | METRICS,
     "models": IO | METRICS,
-    "pipeline": MODELS,
+    "pipeline": MODELS | {"executors"},  # its jobs keep the executors' contract
     "training": MODELS,
     "executors": BASE,
     "annotate": BASE,

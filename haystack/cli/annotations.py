@@ -32,7 +32,10 @@ def add_verbs(verbs: Any) -> None:
     )
     merge.add_argument("--prefix-ids", default="", help="put before each image id of the additions")
     merge.add_argument(
-        "--prefix-files", default="", help="put before each file name of the additions"
+        "--prefix-images", default="", help="put before each image file name of the additions"
+    )
+    merge.add_argument(
+        "--prefix-masks", default="", help="put before each panoptic PNG's name of the additions"
     )
     merge.add_argument(
         "--integer-ids", action="store_true", help="write image ids as integers, not text"
@@ -108,7 +111,8 @@ def _merge(args: argparse.Namespace) -> Outcome:
             read_psg(addition),
             on_conflict=args.on_conflict,
             prefix_ids=args.prefix_ids,
-            prefix_files=args.prefix_files,
+            prefix_images=args.prefix_images,
+            prefix_masks=args.prefix_masks,
         )
         reports.append({"addition": addition, **report})
     write_psg(merged, args.out, integer_ids=args.integer_ids)

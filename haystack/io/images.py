@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from haystack.errors import InputError
 
@@ -52,6 +52,8 @@ def decode_image(content: bytes, image_key: str) -> Image.Image:
         with Image.open(io.BytesIO(content)) as picture:
             picture.load()
             return picture.convert("RGB")
+    except UnidentifiedImageError as error:  # its own text names a memory address
+        raise InputError("not an image, or broken at its beginning", path=image_key) from error
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more
         raise InputError(f"broken or truncated image: {error}", path=image_key) from error
 

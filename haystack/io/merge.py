@@ -38,7 +38,8 @@ def merge_psg(
     *,
     on_conflict: OnConflict = "error",
     prefix_ids: str = "",
-    prefix_files: str = "",
+    prefix_images: str = "",
+    prefix_masks: str = "",
 ) -> tuple[SceneGraphDataset, MergeReport]:
     """``base`` with the images and labels of ``addition`` appended; nothing is dropped.
 
@@ -52,7 +53,8 @@ def merge_psg(
         on_conflict: what to do where one side affirms a triple that the other denies:
             ``error`` refuses, ``base`` or ``addition`` lets that side win.
         prefix_ids: put before each image id of ``addition``, to keep foreign ids apart.
-        prefix_files: put before each file name of ``addition``, where its folder is another one.
+        prefix_images: put before each image file name of ``addition``, whose folder is another.
+        prefix_masks: put before each panoptic PNG's name of ``addition``.
 
     Returns:
         The merged data set (its root is the base's) and the report.
@@ -71,7 +73,7 @@ def merge_psg(
         conflicting={},
     )
     for graph in addition.graphs:
-        graph = _prefixed(graph, prefix_ids, prefix_files)
+        graph = _prefixed(graph, prefix_ids, prefix_images, prefix_masks)
         known = graphs.get(graph.image_id)
         if known is None:
             report["new_images"] += 1
@@ -96,13 +98,15 @@ def merge_psg(
     return merged, report
 
 
-def _prefixed(graph: SceneGraph, prefix_ids: str, prefix_files: str) -> SceneGraph:
+def _prefixed(
+    graph: SceneGraph, prefix_ids: str, prefix_images: str, prefix_masks: str
+) -> SceneGraph:
     masks = graph.pan_seg_file_name
     return replace(
         graph,
         image_id=prefix_ids + graph.image_id,
-        file_name=prefix_files + graph.file_name,
-        pan_seg_file_name=None if masks is None else prefix_files + masks,
+        file_name=prefix_images + graph.file_name,
+        pan_seg_file_name=None if masks is None else prefix_masks + masks,
     )
 
 

@@ -110,13 +110,21 @@ def read_psg(
     )
 
 
-def write_psg(dataset: SceneGraphDataset, path: str | Path, *, integer_ids: bool = False) -> None:
+def write_psg(
+    dataset: SceneGraphDataset,
+    path: str | Path,
+    *,
+    integer_ids: bool = False,
+    faulty_path: str | Path | None = None,
+) -> None:
     """Write a data set as a PSG-compatible JSON with ``neg_relations``, atomically.
 
     Args:
         dataset: what to write.
-        path: the JSON file; ``faulty_segments.json`` is written beside it where there are any.
+        path: the JSON file.
         integer_ids: write image ids as integers, as the Haystack authors' script needs them.
+        faulty_path: where the list of faulty segments goes, if there are any; None = as
+            ``faulty_segments.json`` beside ``path``, where :func:`read_psg` finds it.
 
     Raises:
         InputError: ``integer_ids`` is asked for and an id is not an integer.
@@ -140,10 +148,13 @@ def write_psg(dataset: SceneGraphDataset, path: str | Path, *, integer_ids: bool
         **{key: list(getattr(dataset.vocabulary, key)) for key in _VOCABULARY_KEYS},
         "test_image_ids": [identifier(image_id) for image_id in dataset.test_image_ids],
     }
-    path = Path(path)
     if dataset.faulty_segments:
-        faulty = {key: list(value) for key, value in sorted(dataset.faulty_segments.items())}
-        files.write_json(path.parent / FAULTY_SEGMENTS, faulty, indent=None)
+        faulty = {key: list(value) for key, value in dataset.faulty_segments.items()}
+        if faulty_path is None:
+            faulty_path = Path(path).parent / FAULTY_SEGMENTS
+            if faulty_path.is_file():  # entries of the folder's other annotation files stay
+                faulty = {**_load_json(faulty_path), **faulty}
+        files.write_json(faulty_path, faulty, indent=None)
     files.write_json(path, content, indent=None)
 
 

@@ -1,0 +1,204 @@
+"""Verbs around the answers: ``annotate`` and ``export``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from haystack.cli.outcome import Outcome, table
+from haystack.cli.stages import (
+    add_database_argument,
+    add_workspace_arguments,
+    database_of,
+    open_workspace,
+    stage_outcome,
+)
+from haystack.errors import InputError
+
+if TYPE_CHECKING:
+    from haystack.annotate.store import AnnotationStore
+    from haystack.pipeline.workspace import Workspace
+
+
+def add_verbs(verbs: Any) -> None:
+    """Declare the verbs."""
+    annotate = verbs.add_parser(
+        "annotate", help="answer proposals on a web page", description=_annotate.__doc__
+    )
+    add_workspace_arguments(annotate)
+    add_database_argument(annotate)
+    annotate.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    annotate.add_argument("--port", type=int, default=8765, help="port, or the next free one")
+    annotate.add_argument("--annotator", default="annotator", help="name to answer under")
+    simulation = annotate.add_argument_group("simulation (no page)")
+    simulation.add_argument(
+        "--answers-from", metavar="A.json", help="answer from these annotations, then end"
+    )
+    simulation.add_argument("--limit", type=int, help="answers per predicate; default: all")
+    simulation.add_argument("--predicates", nargs="+", help="only these; default: all")
+    simulation.add_argument(
+        "--unannotated",
+        choices=("skip", "incorrect"),
+        default="skip",
+        help="what to say where the annotations say nothing (default: skip)",
+    )
+    annotate.set_defaults(run=_annotate)
+
+    export = verbs.add_parser(
+        "export", help="answers as a PSG-compatible data set", description=_export.__doc__
+    )
+    add_workspace_arguments(export)
+    add_database_argument(export)
+    export.add_argument(
+        "--test-split", action="store_true", help="list the exported images in test_image_ids"
+    )
+    export.add_argument(
+        "--integer-ids", action="store_true", help="write image ids as integers, not text"
+    )
+    export.set_defaults(run=_export)
+
+
+def _annotate(args: argparse.Namespace) -> Outcome:
+    """Serve the annotation page of a workspace, or answer from known annotations."""
+    workspace = open_workspace(args)
+    with _filled_store(workspace, database_of(args), args.answers_from is not None) as store:
+        if args.answers_from is not None:
+            return _simulate(args, workspace, store)
+        return _serve(args, workspace, store)
+
+
+def _filled_store(workspace: Workspace, database: str, simulated: bool) -> AnnotationStore:
+    from haystack.annotate.records import Proposal
+    from haystack.annotate.simulate import SteppingClock
+    from haystack.annotate.store import AnnotationStore, utc_now
+
+    proposals = workspace.proposals()
+    # A stepping clock makes simulated campaigns repeatable to the byte.
+    store = AnnotationStore(database, clock=SteppingClock() if simulated else utc_now)
+    store.load_proposals(
+        (
+            Proposal(
+                image_id=p.image_id,
+                image_key=p.image_key,
+                subject=p.subject,
+                object=p.object,
+                predicate=p.predicate,
+                score=p.score,
+                cluster=p.cluster,
+                rank=p.rank,
+            )
+            for p in proposals
+        ),
+        round=store.next_round() if hasattr(store, "next_round") else 0,
+    )
+    return store
+
+
+def _simulate(
+    args: argparse.Namespace, workspace: Workspace, store: AnnotationStore
+) -> Outcome:
+    from haystack.annotate.simulate import answer_from_truth
+    from haystack.cli.truth import check_segments, truth_from
+    from haystack.io import read_psg
+
+    truth = read_psg(args.answers_from, vocabulary=workspace.vocabulary)
+    check_segments(
+        (image for shard in workspace.source.shards() for image in workspace.segmented(shard)),
+        truth,
+    )
+    predicates = args.predicates
+    if predicates is not None:
+        predicates = [workspace.vocabulary.predicate_index(name) for name in predicates]
+    report = answer_from_truth(
+        store,
+        truth_from(truth),
+        limit=args.limit,
+        predicates=predicates,
+        unannotated=args.unannotated,
+    )
+    names = workspace.vocabulary.predicate_classes
+    per_predicate = {
+        names[predicate]: {
+            "answers": len(verdicts),
+            "correct": verdicts.count("correct"),
+            "verdicts": list(verdicts),
+        }
+        for predicate, verdicts in report.verdicts.items()
+    }
+    rows = [
+        (name, counts["answers"], counts["correct"]) for name, counts in per_predicate.items()
+    ]
+    text = "\n".join(
+        (
+            table(("predicate", "answers", "correct"), rows),
+            "",
+            f"{report.answers} answers, {report.positives} correct; of {report.unannotated} the "
+            f"annotations say nothing ({args.unannotated})",
+        )
+    )
+    data = {
+        "answers": report.answers,
+        "correct": report.positives,
+        "unannotated": report.unannotated,
+        "per_predicate": per_predicate,
+    }
+    return Outcome(text, data)
+
+
+def _serve(args: argparse.Namespace, workspace: Workspace, store: AnnotationStore) -> Outcome:
+    from haystack.annotate.service import create_app, serve
+    from haystack.pipeline.media import WorkspaceMedia
+
+    if not store.progress():
+        raise InputError(
+            f"the queue is empty; run: haystack propose {args.workspace}", path=args.workspace
+        )
+    app = create_app(store, WorkspaceMedia(workspace), workspace.vocabulary, args.annotator)
+    serve(app, args.host, args.port)
+    answered = sum(p.total - p.open for p in store.progress().values())
+    return Outcome(f"stopped; {answered} proposals are answered", {"answered": answered})
+
+
+def _export(args: argparse.Namespace) -> Outcome:
+    """Write what people answered as PSG annotations with explicit negatives and panoptic PNGs."""
+    from pathlib import Path
+
+    from haystack.annotate.labels import resolve
+    from haystack.annotate.store import AnnotationStore
+    from haystack.executors.local import LocalExecutor
+    from haystack.pipeline.export import ExportLabels
+    from haystack.pipeline.export_job import ExportJob
+    from haystack.pipeline.workspace import EXPORTED
+    from haystack.scene_graph import as_triplets
+
+    workspace = open_workspace(args)
+    database = database_of(args)
+    if "://" not in database and not Path(database).is_file():
+        raise InputError(f"no answers yet; run: haystack annotate {args.workspace}", path=database)
+    with AnnotationStore(database) as store:
+        resolved = resolve(store.answers())
+    labels = {
+        image_id: ExportLabels(
+            relations=as_triplets(image.positives),
+            neg_relations=as_triplets((*image.negatives, *image.no_relation)),
+            faulty=image.faulty,
+        )
+        for image_id, image in resolved.images.items()
+    }
+    job = ExportJob(
+        workspace, labels, as_test_split=args.test_split, integer_ids=args.integer_ids
+    )
+    ran = stage_outcome(LocalExecutor(workspace.root).run(job))
+    counts = {
+        "relations": sum(len(image.positives) for image in resolved.images.values()),
+        "negatives": sum(len(image.negatives) for image in resolved.images.values()),
+        "no_relation_pairs": sum(len(image.no_relation) for image in resolved.images.values()),
+        "faulty_segments": sum(len(image.faulty) for image in resolved.images.values()),
+        "disagreements_left_out": len(resolved.disagreements),
+        "rows_with_faulty_segments_left_out": resolved.dropped,
+        "skipped": resolved.skipped,
+    }
+    out = workspace.root / EXPORTED
+    lines = [f"{key.replace('_', ' ')}: {value}" for key, value in counts.items()]
+    text = "\n".join((f"wrote {len(labels)} images to {out}", *lines))
+    return Outcome(text, {"out": out, "images": len(labels), **counts, "stage": ran.data})

@@ -1,0 +1,39 @@
+"""Haystack's own configuration files, found from a checkout and from an installed wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from haystack.errors import InputError
+
+# An installed wheel carries configs/ inside the package; a checkout has it beside the package.
+_PACKAGE = Path(__file__).parent.parent
+_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
+
+
+def find_config(name_or_path: str | Path) -> Path:
+    """A configuration file by its path, or one of Haystack's own by its name.
+
+    Args:
+        name_or_path: ``my.yaml``, or ``pipeline/sa1b``, ``train/vctree_psg_mini`` and the like.
+
+    Raises:
+        InputError: there is no such file; the known names are listed.
+    """
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    for folder in _FOLDERS:
+        for candidate in (folder / path, folder / f"{path}.yaml"):
+            if candidate.is_file():
+                return candidate
+    known = sorted(
+        file.relative_to(folder).with_suffix("").as_posix()
+        for folder in _FOLDERS
+        if folder.is_dir()
+        for file in folder.rglob("*.yaml")
+    )
+    raise InputError(
+        f"no such configuration file; Haystack's own are: {', '.join(dict.fromkeys(known))}",
+        path=path,
+    )

@@ -1,0 +1,202 @@
+"""Verbs of a campaign's stages: ``embed cluster segment score propose status``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from haystack.cli.outcome import OK, QUARANTINED, Outcome, table
+from haystack.errors import InputError
+
+if TYPE_CHECKING:
+    from haystack.executors.base import Job, RunSummary
+    from haystack.pipeline.workspace import Workspace
+
+_HELP = {
+    "embed": "one feature vector an image",
+    "cluster": "k-means over the features, and contact sheets",
+    "segment": "panoptic masks",
+    "score": "score every pair of segments, keep the best per cluster and predicate",
+    "propose": "rank the queue, one predicate at a time",
+}
+
+
+def add_verbs(verbs: Any) -> None:
+    """Declare the verbs."""
+    for stage, summary in _HELP.items():
+        verb = verbs.add_parser(
+            stage,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}. A workspace is a folder holding one "
+            "campaign; run a stage again and it resumes, or redoes what a changed input or setting "
+            "touches.",
+        )
+        add_workspace_arguments(verb)
+        if stage in ("score", "propose"):
+            add_database_argument(verb)
+        verb.set_defaults(run=_run_stage)
+    status = verbs.add_parser(
+        "status", help="how far a workspace is", description=_status.__doc__
+    )
+    status.add_argument("workspace", type=Path)
+    status.set_defaults(run=_status)
+
+
+def add_workspace_arguments(verb: argparse.ArgumentParser) -> None:
+    """The folder, the configuration file, and the ``key=value`` overrides."""
+    verb.add_argument("workspace", type=Path, help="folder of the campaign, made if missing")
+    verb.add_argument(
+        "settings", nargs="*", metavar="key=value", help="for example cluster.k=16"
+    )
+    verb.add_argument("--config", help="YAML file, or one of Haystack's own, e.g. pipeline/sa1b")
+
+
+def add_database_argument(verb: argparse.ArgumentParser) -> None:
+    """Where the answers are."""
+    verb.add_argument(
+        "--database", help="SQLAlchemy URL; default: annotations.db in the workspace (SQLite)"
+    )
+
+
+def open_workspace(args: argparse.Namespace) -> Workspace:
+    """The workspace of a verb's arguments, with its settings saved."""
+    from haystack.cli.configs import find_config
+    from haystack.pipeline.workspace import Workspace
+
+    config = None if args.config is None else find_config(args.config)
+    return Workspace.create(args.workspace, config_file=config, overrides=args.settings)
+
+
+def database_of(args: argparse.Namespace) -> str:
+    """The database URL or path of a verb's arguments."""
+    return args.database or str(args.workspace / "annotations.db")
+
+
+def stage_outcome(summary: RunSummary) -> Outcome:
+    """What a stage's run means for people, programs and the shell."""
+    text = str(summary)
+    if summary.quarantined:
+        text += "; reasons in quarantine.jsonl of the workspace"
+    data = {
+        "stage": summary.stage,
+        "shards_done": summary.done,
+        "shards_skipped": summary.skipped,
+        "inputs": summary.inputs,
+        "ok": summary.ok,
+        "quarantined": summary.quarantined,
+        "seconds": summary.seconds,
+    }
+    return Outcome(text, data, QUARANTINED if summary.quarantined else OK)
+
+
+def _run_stage(args: argparse.Namespace) -> Outcome:
+    from haystack.executors.local import LocalExecutor
+
+    workspace = open_workspace(args)
+    job = _BUILD[args.verb](workspace, args)
+    return stage_outcome(LocalExecutor(workspace.root).run(job))
+
+
+def _embed_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+    from haystack.pipeline.encoders import find_encoder
+    from haystack.pipeline.jobs import EmbedJob
+
+    return EmbedJob(workspace, workspace.source, find_encoder(workspace.config.embed))
+
+
+def _cluster_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+    from haystack.pipeline.jobs import ClusterJob
+
+    return ClusterJob(workspace, workspace.source)
+
+
+def _segment_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+    from haystack.io import read_psg
+    from haystack.pipeline.jobs import SegmentJob
+    from haystack.pipeline.segment import PrecomputedSegmenter
+
+    annotations = _required(workspace, "segment.annotations", workspace.config.segment.annotations)
+    dataset = read_psg(annotations, vocabulary=workspace.vocabulary)
+    return SegmentJob(workspace, workspace.source, PrecomputedSegmenter(dataset))
+
+
+def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+    from haystack import files
+    from haystack.io import read_psg
+    from haystack.models.relation.model import load_relation_model
+    from haystack.pipeline.jobs import ScoreJob
+    from haystack.statistics import TripletStatistics
+
+    config, vocabulary = workspace.config.score, workspace.vocabulary
+    model = Path(_required(workspace, "score.model", config.model))
+    if not model.is_file():
+        raise InputError("no such relation model; make one with: haystack train", path=model)
+    counted = read_psg(
+        _required(workspace, "score.statistics", config.statistics), vocabulary=vocabulary
+    )
+    return ScoreJob(
+        workspace,
+        workspace.source.shards(),
+        load_model=lambda: load_relation_model(model, config.device),
+        model_hash=files.sha256_file(model),
+        statistics=TripletStatistics.from_graphs(
+            counted.split(config.split),  # type: ignore[arg-type]  # checked by ScoreConfig
+            vocabulary.num_objects,
+            vocabulary.num_predicates,
+        ),
+        faulty=_known(database_of(args))[1],
+    )
+
+
+def _propose_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+    from haystack.pipeline.jobs import ProposeJob
+
+    answered, faulty = _known(database_of(args))
+    return ProposeJob(workspace, workspace.source.shards(), answered=answered, faulty=faulty)
+
+
+_BUILD = {
+    "embed": _embed_job,
+    "cluster": _cluster_job,
+    "segment": _segment_job,
+    "score": _score_job,
+    "propose": _propose_job,
+}
+
+
+def _required(workspace: Workspace, key: str, value: str) -> str:
+    if not value:
+        raise InputError(
+            f"the setting {key} is empty; give {key}=... once, the workspace remembers it",
+            path=workspace.root,
+        )
+    return value
+
+
+def _known(database: str) -> tuple[set[tuple[str, int, int, int]], set[tuple[str, int]]]:
+    """What was answered (image id, subject, object, predicate) and which segments are faulty."""
+    if "://" not in database and not Path(database).is_file():
+        return set(), set()
+    from haystack.annotate.store import AnnotationStore
+
+    with AnnotationStore(database) as store:
+        asked = [answer.proposal for answer in store.answers()]
+        return {(p.image_id, p.subject, p.object, p.predicate) for p in asked}, (
+            store.faulty_segments()
+        )
+
+
+def _status(args: argparse.Namespace) -> Outcome:
+    """Say how far each stage of a workspace is; reads manifests only."""
+    from haystack.executors.status import read_status
+
+    stages = read_status(args.workspace)
+    rows = [
+        (s.stage, s.shards, s.inputs, s.ok, s.quarantined, round(s.seconds, 1)) for s in stages
+    ]
+    header = ("stage", "shards", "inputs", "ok", "quarantined", "seconds")
+    return Outcome(
+        table(header, rows) if rows else "no stage has run here yet",
+        {"stages": [dict(zip(header, row, strict=True)) for row in rows]},
+    )

@@ -1,0 +1,72 @@
+"""Answers from an annotation file: what a person who knows the ground truth would say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from haystack.errors import InputError
+from haystack.scene_graph import NO_RELATION, SceneGraph, SceneGraphDataset
+
+if TYPE_CHECKING:
+    from haystack.annotate.records import Proposal, Verdict
+    from haystack.pipeline.tables import SegmentedImage
+
+
+def check_segments(images: Iterable[SegmentedImage], truth: SceneGraphDataset) -> None:
+    """Refuse a ground truth that speaks of other segments than the campaign asks about.
+
+    Raises:
+        InputError: no image in common, or an image whose segments differ.
+    """
+    known = truth.by_id()
+    shared = 0
+    for image in images:
+        graph = known.get(image.image_id)
+        if graph is None:
+            continue
+        shared += 1
+        if _identity(image) != _identity(graph):
+            raise InputError(
+                "the annotations describe other segments (ids, classes or order) than the "
+                "workspace, so their answers do not fit its questions; segment with these "
+                "annotations (segment.annotations) or answer by hand",
+                record=f"image {image.image_id}",
+            )
+    if not shared:
+        raise InputError("the annotations and the workspace have no image in common")
+
+
+def _identity(image: SegmentedImage | SceneGraph) -> list[tuple[int, int]]:
+    return [(segment.id, segment.category) for segment in image.segments]
+
+
+def truth_from(dataset: SceneGraphDataset) -> Callable[[Proposal], Verdict | None]:
+    """A function that answers proposals; None where the annotations say nothing of the triple."""
+    affirmed, denied, unrelated = set(), set(), set()
+    for graph in dataset.graphs:
+        affirmed.update((graph.image_id, *row) for row in graph.relations.tolist())
+        for subject, target, predicate in graph.neg_relations.tolist():
+            if predicate == NO_RELATION:
+                unrelated.add((graph.image_id, subject, target))
+            else:
+                denied.add((graph.image_id, subject, target, predicate))
+    faulty = {
+        (image_id, position)
+        for image_id, positions in dataset.faulty_segments.items()
+        for position in positions
+    }
+
+    def answer(asked: Proposal) -> Verdict | None:
+        pair = (asked.image_id, asked.subject, asked.object)
+        if (asked.image_id, asked.subject) in faulty:
+            return "subject_faulty"
+        if (asked.image_id, asked.object) in faulty:
+            return "object_faulty"
+        if (*pair, asked.predicate) in affirmed:
+            return "correct"
+        if (*pair, asked.predicate) in denied:
+            return "incorrect"
+        return "no_relation" if pair in unrelated else None
+
+    return answer

@@ -1,0 +1,1 @@
+"""The whole loop on bundled photographs, with a report: what ``haystack demo`` runs."""

@@ -1,0 +1,256 @@
+"""The demo's report: one HTML file that needs no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import haystack
+from haystack import Report, files
+from haystack.cli.truth import truth_from
+from haystack.demo.data import DemoData
+from haystack.demo.figures import yield_figure
+from haystack.demo.pictures import data_uri, proposal_picture
+from haystack.io.images import decode_image
+from haystack.pipeline.propose import Proposal
+from haystack.pipeline.tables import SegmentedImage
+from haystack.pipeline.workspace import CONTACT_SHEET, Workspace
+
+SHOWN = 8
+"""Proposals shown per predicate."""
+_TEMPLATE = Path(__file__).with_name("report.html")
+_STAND_INS = (
+    (
+        "images",
+        "21 held-out COCO photographs (psg-mini)",
+        "SA-1B: 11 million photographs in tar shards",
+    ),
+    (
+        "image features",
+        "EfficientNet-Lite0, ImageNet weights from a package",
+        "DINOv2 ViT-L/14, CLS token",
+    ),
+    ("clusters", "k-means, k = 4", "k-means, k = 50"),
+    ("masks", "COCO's panoptic annotations, precomputed", "predicted panoptic masks"),
+    (
+        "relation model",
+        "VCTree's head on class names, boxes and mask geometry; 32 photographs",
+        "VCTree on image features; PSG's 46,000 photographs",
+    ),
+    ("annotators", "answers from the ground truth", "people on the annotation page"),
+)
+_COMMANDS = """haystack embed   sa1b --config pipeline/sa1b source.images=/data/sa-1b embed.device=cuda
+haystack cluster sa1b                 # look at sa1b/cluster/sheets, edit clusters.yaml
+haystack segment sa1b segment.annotations=/data/masks/annotation.json
+haystack score   sa1b score.model=vctree.safetensors score.statistics=psg.json score.device=cuda
+haystack propose sa1b 'propose.predicates=[eating, climbing]'
+haystack annotate sa1b                # opens the page on 127.0.0.1
+haystack export  sa1b
+haystack merge   psg.json sa1b/export/annotation.json --out psg-with-needles.json"""
+_TABLE_METRICS = ("P-AUC", "PDD", "PDO", "R@50")
+_OVERALL = ("P-AUC", "PDD", "PDO", "R@20", "R@50", "mR@50", "ngR@50")
+
+
+def render_report(
+    path: Path,
+    *,
+    data: DemoData,
+    campaign: Path,
+    rare: Sequence[int],
+    first_queue: Sequence[Proposal],
+    second_queue: Sequence[Proposal],
+    answered: Mapping[str, Any],
+    exported: Mapping[str, Any],
+    before: Report,
+    after: Report,
+    seconds: float,
+    machine: str,
+) -> dict[str, Any]:
+    """Write the report and return its headline figures.
+
+    Args:
+        path: the HTML file.
+        data: the demo's photographs.
+        campaign: the workspace.
+        rare: the predicates that were asked about.
+        first_queue, second_queue: proposals of the first model, and of the last one.
+        answered, exported: what the verbs ``annotate`` and ``export`` said.
+        before, after: evaluation of the first model and of the retrained ones.
+        seconds: how long the demo took so far.
+        machine: what it ran on, in words.
+    """
+    import jinja2
+
+    workspace = Workspace.open(campaign)
+    images = {
+        image.image_id: image
+        for shard in workspace.source.shards()
+        for image in workspace.segmented(shard)
+    }
+    pairs = sum(len(image.segments) * (len(image.segments) - 1) for image in images.values())
+    names = data.train.vocabulary.predicate_classes
+    yields, totals, chart = _yields([names[predicate] for predicate in rare], answered, data, pairs)
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
+        _TEMPLATE.read_text(encoding="utf-8")
+    )
+    page = template.render(
+        version=haystack.__version__,
+        images=len(data.train) + len(data.held_out),
+        train_images=len(data.train),
+        held_out_images=len(data.held_out),
+        fold_sizes=[len(fold) for fold in data.folds],
+        seconds=round(seconds),
+        machine=machine,
+        stand_ins=_STAND_INS,
+        clusters=_clusters(workspace),
+        queues=_queues(rare, first_queue, images, workspace, data),
+        yields=yields,
+        totals=totals,
+        yield_chart=jinja2.filters.Markup(chart),
+        export=exported,
+        protocol=before.protocol,
+        table=_table(before, after, [names[predicate] for predicate in rare]),
+        overall=[
+            {"name": name, "before": before.metrics[name], "after": after.metrics[name]}
+            for name in _OVERALL
+        ],
+        second_round={"proposals": len(second_queue)},
+        workspace=campaign,
+        commands=_COMMANDS,
+    )
+    files.write_text(path, page)
+    return {
+        "needles": totals["positives"],
+        "answers": totals["answers"],
+        "found": totals["found"],
+        "needles_per_100": totals["haystack"],
+        "random_per_100": totals["random"],
+        "pairs": pairs,
+        "before": json.loads(json.dumps(before.to_dict()["metrics"])),
+        "after": json.loads(json.dumps(after.to_dict()["metrics"])),
+    }
+
+
+def _yields(
+    names: Sequence[str], answered: Mapping[str, Any], data: DemoData, pairs: int
+) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
+    """Needles found per predicate, their totals, and the figure."""
+    counts = _needles(data)
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        verdicts = answered["per_predicate"].get(name, {"verdicts": []})["verdicts"]
+        found = verdicts.count("correct")
+        chance = counts[name] / pairs
+        rows.append(
+            {
+                "predicate": name,
+                "positives": counts[name],
+                "answers": len(verdicts),
+                "found": found,
+                "random_found": chance * len(verdicts),
+                "per_100": 100 * found / max(1, len(verdicts)),
+                "random_per_100": 100 * chance,
+                "hits": [verdict == "correct" for verdict in verdicts],
+                "chance": chance,
+            }
+        )
+    totals = {
+        key: sum(row[key] for row in rows)
+        for key in ("positives", "answers", "found", "random_found")
+    }
+    totals["haystack"] = 100 * totals["found"] / max(1, totals["answers"])
+    totals["random"] = 100 * totals["random_found"] / max(1, totals["answers"])
+    totals["pairs"] = pairs
+    chart = yield_figure(
+        [row["hits"] for row in rows], [row["chance"] for row in rows], totals["positives"]
+    )
+    return rows, totals, chart
+
+
+def _needles(data: DemoData) -> dict[str, int]:
+    """Known positives per predicate on the held-out photographs."""
+    names = data.held_out.vocabulary.predicate_classes
+    counts = dict.fromkeys(names, 0)
+    for graph in data.held_out.graphs:
+        for _, _, predicate in {tuple(row) for row in graph.relations.tolist()}:
+            counts[names[predicate]] += 1
+    return counts
+
+
+def _clusters(workspace: Workspace) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": cluster.name,
+            "size": cluster.size,
+            "sheet": data_uri(workspace.path(CONTACT_SHEET, cluster=cluster.id).read_bytes()),
+        }
+        for cluster in workspace.clusters()
+        if cluster.size
+    ]
+
+
+def _queues(
+    rare: Sequence[int],
+    proposals: Sequence[Proposal],
+    images: Mapping[str, SegmentedImage],
+    workspace: Workspace,
+    data: DemoData,
+) -> list[dict[str, Any]]:
+    vocabulary = workspace.vocabulary
+    answer = truth_from(data.held_out)
+    words = {"correct": "yes", None: "–"}
+    queues = []
+    for predicate in rare:
+        head = [proposal for proposal in proposals if proposal.predicate == predicate][:SHOWN]
+        items = []
+        for proposal in head:
+            image = images[proposal.image_id]
+            subject, target = (image.segments[i] for i in (proposal.subject, proposal.object))
+            photograph = decode_image(workspace.source.read(image.image_key), image.image_key)
+            picture = proposal_picture(photograph, image.id_map(), subject.id, target.id)
+            verdict = answer(proposal)
+            items.append(
+                {
+                    "picture": data_uri(picture),
+                    "subject": vocabulary.object_classes[subject.category],
+                    "object": vocabulary.object_classes[target.category],
+                    "answer": words.get(verdict, "faulty" if "faulty" in str(verdict) else "no"),
+                }
+            )
+        queues.append({"predicate": vocabulary.predicate_classes[predicate], "items": items})
+    return queues
+
+
+def _table(before: Report, after: Report, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows like the paper's Table 1: each metric before and after, per rare predicate."""
+    reports = [report.to_dict()["per_predicate"] for report in (before, after)]
+    rows = []
+    for name in names:
+        values = [report[name][metric] for metric in _TABLE_METRICS for report in reports]
+        counts = reports[0][name]
+        rows.append(
+            {
+                "name": name,
+                "values": values,
+                "positives": counts["positives"],
+                "negatives": counts["negatives"],
+                "mean": False,
+            }
+        )
+    columns = list(zip(*(row["values"] for row in rows), strict=True))
+    means = []
+    for column in columns:
+        known = [value for value in column if value is not None]
+        means.append(sum(known) / len(known) if known else None)
+    rows.append(
+        {
+            "name": "mean",
+            "values": means,
+            "positives": sum(row["positives"] for row in rows),
+            "negatives": sum(row["negatives"] for row in rows),
+            "mean": True,
+        }
+    )
+    return rows

@@ -1,0 +1,219 @@
+"""The demo's steps: each is an ordinary verb of the command line, and is printed as such.
+
+Cross-fitting: answers on one half of the held-out photographs retrain the model that is measured
+on the other half, and the other way round, so that both models of the comparison are measured on
+photographs that they have not seen, and on all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import haystack
+from haystack.cli.outcome import Outcome
+from haystack.demo.data import DemoData, prepare, rare_predicates
+from haystack.demo.report import render_report
+from haystack.errors import InputError
+from haystack.io import read_psg, write_psg
+from haystack.io.prediction_parquet import read_prediction_parquet
+from haystack.scene_graph import RelationScores
+
+_MARK = ".haystack-demo"
+
+ANSWERS = 30
+"""Simulated answers per rare predicate."""
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """How much the demo does.
+
+    Args:
+        out: folder for everything it makes.
+        answers: simulated answers per rare predicate.
+        seed: of training.
+        steps: training steps; None = as the configuration says.
+    """
+
+    out: Path
+    answers: int = ANSWERS
+    seed: int = 0
+    steps: int | None = None
+
+
+def run_demo(settings: DemoSettings) -> Outcome:
+    """Run the whole loop, from the beginning, and write ``report.html``.
+
+    Raises:
+        InputError: the folder holds something that no demo has made.
+    """
+    started = time.monotonic()
+    out = settings.out
+    _clear(out)
+    data = prepare(out)
+    vocabulary = data.train.vocabulary
+    rare = rare_predicates(data.train, data.held_out)
+    names = [vocabulary.predicate_classes[predicate] for predicate in rare]
+    campaign = out / "campaign"
+    training = ["train", "train/vctree_psg_mini", f"seed={settings.seed}"]
+    if settings.steps is not None:
+        training.append(f"steps={settings.steps}")
+
+    _say("Learning relations from the training photographs")
+    before = out / "model"
+    _verb(*training, f"annotations={data.train_folder / 'annotation.json'}", "--out", before)
+
+    _say("Searching the held-out photographs")
+    _verb(
+        "embed",
+        campaign,
+        "--config",
+        "pipeline/demo",
+        f"source.images={data.held_out_folder / 'images'}",
+        f"segment.annotations={data.held_out_folder / 'annotation.json'}",
+        f"score.model={before / 'model.safetensors'}",
+        f"score.statistics={data.train_folder / 'annotation.json'}",
+        f"propose.predicates=[{', '.join(names)}]",
+    )
+    for stage in ("cluster", "segment", "score", "propose"):
+        _verb(stage, campaign)
+    first_queue = _proposals(campaign)
+
+    _say("Answering as the ground truth would")
+    answered = _verb(
+        "annotate",
+        campaign,
+        "--answers-from",
+        data.held_out_folder / "annotation.json",
+        "--limit",
+        settings.answers,
+    )
+    exported = _verb("export", campaign)
+    merged = data.train_folder / "with-answers.json"
+    _verb(
+        "merge",
+        data.train_folder / "annotation.json",
+        campaign / "export" / "annotation.json",
+        "--prefix-images",
+        os.path.relpath(data.held_out_folder / "images", data.train_folder) + "/",
+        "--prefix-masks",
+        os.path.relpath(campaign / "export", data.train_folder) + "/",
+        "--out",
+        merged,
+    )
+
+    _say("Retraining on the answers, each half of the photographs for the other")
+    predictions_before = _predict(before, data)
+    predictions_after: dict[str, RelationScores] = {}
+    for number, (learned, measured) in enumerate((data.folds, data.folds[::-1])):
+        part = data.train_folder / f"with-answers-{number}.json"
+        _keep_answers_of(merged, learned, data, part)
+        after = out / f"model-retrained-{number}"
+        _verb(*training, f"annotations={part}", "--out", after)
+        fold = _predict(after, data)
+        predictions_after.update({image_id: fold[image_id] for image_id in measured})
+
+    _say("Measuring before and after")
+    reports = [
+        haystack.evaluate(data.held_out, predictions.values(), split="all")
+        for predictions in (predictions_before, predictions_after)
+    ]
+
+    _say("Proposing again with a model retrained on all answers")
+    again = out / "model-again"
+    _verb(*training, f"annotations={merged}", "--out", again)
+    _verb("score", campaign, f"score.model={again / 'model.safetensors'}")
+    _verb("propose", campaign)
+
+    report = out / "report.html"
+    summary = render_report(
+        report,
+        data=data,
+        campaign=campaign,
+        rare=rare,
+        first_queue=first_queue,
+        second_queue=_proposals(campaign),
+        answered=answered.data,
+        exported=exported.data,
+        before=reports[0],
+        after=reports[1],
+        seconds=time.monotonic() - started,
+        machine=f"{os.cpu_count()} cores, {platform.machine()}, CPU only",
+    )
+    _say(f"The report: {report.resolve()}")
+    return Outcome(_text(summary, report), {"report": report, **summary})
+
+
+def _clear(out: Path) -> None:
+    if out.exists() and not (out / _MARK).is_file():
+        if not out.is_dir() or any(out.iterdir()):
+            raise InputError(
+                "this folder was not made by the demo; name a new one, its content would be lost",
+                path=out,
+            )
+    elif out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / _MARK).touch()
+
+
+def _text(summary: dict[str, Any], report: Path) -> str:
+    return (
+        f"{summary['found']} of {summary['needles']} needles found in {summary['answers']} answers: "
+        f"{summary['needles_per_100']:.1f} per 100, against {summary['random_per_100']:.2f} in "
+        f"random order\nopen {report} in a browser"
+    )
+
+
+def _say(text: str) -> None:
+    print(f"\n== {text}", file=sys.stderr, flush=True)
+
+
+def _verb(*arguments: object) -> Outcome:
+    """Run a verb as the command line would, and show it."""
+    from haystack.cli.parser import build_parser
+
+    words = [str(argument) for argument in arguments]
+    print(f"$ haystack {shlex.join(words)}", file=sys.stderr, flush=True)
+    args = build_parser().parse_args(words)
+    outcome: Outcome = args.run(args)
+    print(outcome.text.strip(), file=sys.stderr, flush=True)
+    return outcome
+
+
+def _predict(model: Path, data: DemoData) -> dict[str, RelationScores]:
+    file = model / "held-out.parquet"
+    _verb(
+        "predict",
+        data.held_out_folder / "annotation.json",
+        "--model",
+        model / "model.safetensors",
+        "--out",
+        file,
+    )
+    return {prediction.image_id: prediction for prediction in read_prediction_parquet(file)}
+
+
+def _keep_answers_of(
+    merged: Path, image_ids: Iterable[str], data: DemoData, out: Path
+) -> None:
+    """Write the training photographs with the answers on some of the held-out ones."""
+    dataset = read_psg(merged)
+    wanted = {graph.image_id for graph in data.train.graphs} | set(image_ids)
+    graphs = tuple(graph for graph in dataset.graphs if graph.image_id in wanted)
+    write_psg(replace(dataset, graphs=graphs), out)
+
+
+def _proposals(campaign: Path) -> list[Any]:
+    from haystack.pipeline.workspace import Workspace
+
+    return Workspace.open(campaign).proposals()

@@ -1,0 +1,86 @@
+"""What Haystack's torchmetrics classes have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+import torchmetrics
+from torch import Tensor, nn
+
+from haystack.errors import InputError
+
+
+class HaystackMetric(torchmetrics.Metric):
+    """A metric whose states keep their dtype and whose ``update`` never waits for the device.
+
+    Values are checked where that is free: at once on the CPU; on an accelerator bad values are
+    counted there and ``compute`` raises.
+
+    Args:
+        validate: raise in ``update`` on an accelerator too, which waits for it.
+        **kwargs: as for ``torchmetrics.Metric`` (``sync_on_compute``, ``process_group``, ...).
+    """
+
+    is_differentiable: bool | None = False
+    higher_is_better: bool | None = None
+    full_state_update: bool | None = False
+    PROBLEMS: ClassVar[tuple[str, ...]] = ("expected finite scores, got NaN or an infinity",)
+
+    problems: Tensor
+
+    def __init__(self, *, validate: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.validate = validate
+        self._add_counts("problems", len(self.PROBLEMS))
+
+    def _add_counts(self, name: str, *shape: int) -> None:
+        """A state of int64 counts that add up over batches and processes."""
+        self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def _check(self, flags: Tensor, records: Sequence[str | None]) -> None:
+        """Raise if any of ``flags``, bool [problems, records], is set, or note it for later."""
+        if self.validate or flags.device.type == "cpu":
+            if bool(flags.any()):
+                problem, record = flags.nonzero()[0].tolist()
+                raise InputError(self.PROBLEMS[problem], record=records[record])
+        else:
+            self.problems = self.problems + flags.sum(1)
+
+    def _raise_problems(self) -> None:
+        for problem, count in zip(self.PROBLEMS, self.problems.tolist(), strict=True):
+            if count:
+                raise InputError(
+                    f"{problem} (in {count} records since the last reset; "
+                    "validate=True names the first)"
+                )
+
+    def _apply(
+        self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ""
+    ) -> nn.Module:
+        # `module.to(torch.bfloat16)` must move the states but never round scores or counts.
+        def keep_dtype(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        return super()._apply(keep_dtype, exclude_state)
+
+
+def mean_of_defined(values: Tensor) -> Tensor:
+    """Mean of the entries that are not NaN; NaN if all are."""
+    return torch.nanmean(values)
+
+
+def check_cutoffs(ks: Sequence[int]) -> Tensor:
+    """The cut-offs K of a recall, ascending, int64 [K].
+
+    Raises:
+        InputError: none, one below 1, or one twice.
+    """
+    cutoffs = sorted(ks)
+    if not cutoffs or any(not isinstance(k, int) or k < 1 for k in cutoffs):
+        raise InputError(f"expected cut-offs K of at least 1, got {list(ks)}")
+    if len(set(cutoffs)) != len(cutoffs):
+        raise InputError(f"each cut-off K must be given once, got {list(ks)}")
+    return torch.tensor(cutoffs, dtype=torch.int64)

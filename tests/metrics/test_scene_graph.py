@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchmetrics import MetricCollection
+
+from haystack.errors import InputError
+from haystack.metrics import PROTOCOLS, SceneGraphMetrics
+from haystack.metrics.functional import relation_probabilities
+
+KS = (1, 3, 8)
+PREDICTED = ("image_id", "pairs", "scores", "no_relation")
+
+
+def lists(images):
+    """Images as the two lists of dicts that ``update`` takes; arrays stay NumPy."""
+    preds = [{k: v for k, v in image.items() if k in PREDICTED} for image in images]
+    targets = [{k: v for k, v in i.items() if k not in PREDICTED[1:]} for i in images]
+    return preds, targets
+
+
+def compute(images, num_predicates=4, batch=100, **options):
+    metric = SceneGraphMetrics(num_predicates, ks=KS, **options)
+    for begin in range(0, len(images), batch):
+        metric.update(*lists(images[begin : begin + batch]))
+    return metric.compute()
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=0, equal_nan=True)
+
+
+def image(**changes):
+    """Two objects, both ordered pairs predicted, three predicates."""
+    record = {
+        "image_id": "42",
+        "labels": torch.tensor([0, 1]),
+        "pairs": torch.tensor([[0, 1], [1, 0]]),
+        "scores": torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.1, 0.5]]),
+        "relations": torch.tensor([[0, 1, 0]]),
+        "neg_relations": torch.tensor([[1, 0, 2]]),
+    }
+    return {**record, **changes}
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_images=st.integers(1, 5),
+    predicates=st.integers(1, 5),
+    decimals=st.sampled_from([0, 1, None]),
+)
+def test_equal_to_the_definitions(brute, seed, num_images, predicates, decimals):
+    images = brute.random_images(seed, num_images, predicates, decimals)
+    found = compute(images, predicates, per_predicate=True)
+    for name, value in brute.recalls(images, predicates, KS).items():
+        np.testing.assert_allclose(found[name].item(), value, atol=1e-10, err_msg=name)
+    for name, vector in brute.labelled(images, predicates).items():
+        value = found[f"per_predicate/{name}"].numpy()
+        np.testing.assert_allclose(value, vector, atol=1e-12, err_msg=name)
+        mean = np.nan if np.isnan(vector).all() else np.nanmean(vector)
+        np.testing.assert_allclose(found[name].item(), mean, atol=1e-12, err_msg=name)
+        assert found[f"support/predicates/{name}"].item() == (~np.isnan(vector)).sum()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 6))
+def test_bit_equal_however_images_are_ordered_and_batched(brute, seed, batch):
+    images = brute.random_images(seed, 7, 4)
+    order = np.random.default_rng(seed).permutation(7)
+    whole = compute(images, per_predicate=True)
+    same(whole, compute([images[i] for i in order], batch=batch, per_predicate=True))
+
+
+def test_the_order_of_pairs_matters_only_to_ties(brute):
+    images = brute.random_images(3, 6, 4, decimals=None)
+    turned = [
+        {**i, "pairs": i["pairs"][::-1].copy(), "scores": i["scores"][::-1].copy()} for i in images
+    ]
+    same(compute(images), compute(turned))
+
+
+def test_objects_may_be_renumbered(brute):
+    def renumber(record):
+        objects = len(record["labels"])
+        moved = dict(record)
+        for key in ("pairs", "relations", "neg_relations"):
+            moved[key] = record[key].copy()
+            moved[key][:, :2] = objects - 1 - moved[key][:, :2]
+        return moved
+
+    images = brute.random_images(4, 6, 4)
+    same(compute(images), compute([renumber(i) for i in images]))
+
+
+def test_missing_pairs_and_images_count_as_the_worst_and_are_counted():
+    full = image()
+    absent = image(pairs=torch.empty(0, 2), scores=torch.empty(0, 3))
+    half = image(pairs=full["pairs"][1:], scores=full["scores"][1:])
+    found = compute([full, half, absent], 3, per_predicate=True)
+    assert found["R@8"].item() == pytest.approx(1 / 3)
+    assert found["per_predicate/PDD"][0].item() == pytest.approx((0 + 1 + 1) / 3)
+    assert found["support/missing_images"].item() == 1
+    assert found["support/missing_pairs"].item() == 3
+    assert found["support/images"].item() == 3
+    assert found["support/images_with_relations"].item() == 3
+
+
+def test_a_missing_pair_scores_below_every_score():
+    lowest = image(scores=torch.tensor([[-1e30, 0.3, 0.1], [0.2, 0.1, 0.5]]))
+    lowest["neg_relations"] = torch.tensor([[0, 1, 0]])
+    lowest["relations"] = torch.tensor([[1, 0, 0]])
+    lowest["pairs"] = lowest["pairs"][:1]
+    lowest["scores"] = lowest["scores"][:1]
+    found = compute([lowest], 3, per_predicate=True)
+    assert found["per_predicate/P-AUC"][0].item() == 0
+
+
+def test_an_image_without_annotations_changes_no_metric_and_is_not_missing():
+    empty = image(
+        relations=torch.empty(0, 3),
+        neg_relations=None,
+        pairs=torch.empty(0, 2),
+        scores=torch.empty(0, 3),
+    )
+    alone, both = (compute(i, 3, per_predicate=True) for i in ([image()], [image(), empty]))
+    assert both.pop("support/images").item() == alone.pop("support/images").item() + 1
+    same(alone, both)
+
+
+def test_no_images_at_all():
+    metric = SceneGraphMetrics(3)
+    metric.update([], [])
+    assert all(value.isnan() for value in metric.compute().values())
+
+
+def test_no_relation_rows_follow_the_protocol():
+    record = image(relations=torch.tensor([[0, 1, 0], [1, 0, -1]]), neg_relations=None)
+    paper = compute([record], 3, per_predicate=True)
+    assert paper["support/negatives"].tolist() == [1, 1, 1]
+    v1 = compute([record], 3, per_predicate=True, protocol="haystack-v1")
+    assert v1["support/negatives"].tolist() == [0, 0, 0]
+
+
+def test_repeated_labels_follow_the_protocol():
+    record = image(relations=torch.tensor([[0, 1, 0]] * 5), neg_relations=torch.tensor([[0, 1, 0]]))
+    with pytest.raises(InputError, match=r"image 42.*predicate 0\) is labelled both"):
+        compute([record], 3)
+    v1 = compute([record], 3, per_predicate=True, protocol="haystack-v1")
+    assert v1["support/positives"].tolist() == [5, 0, 0]
+    assert v1["support/negatives"].tolist() == [1, 0, 0]
+    assert v1["per_predicate/P-AUC"][0].item() == 0.5
+    assert v1["R@1"].item() == 1  # distinct triplets
+
+
+def test_no_relation_contradicts_any_predicate():
+    with pytest.raises(InputError, match="labelled both"):
+        compute([image(neg_relations=torch.tensor([[0, 1, -1]]))], 3)
+
+
+def test_v1_leaves_predicates_with_few_positives_undefined():
+    records = [image() for _ in range(3)]
+    three, four = (
+        compute(r, 3, per_predicate=True, protocol="haystack-v1")
+        for r in (records, [*records, image()])
+    )
+    assert three["per_predicate/PDD"].isnan().all()
+    assert four["per_predicate/PDD"].isnan().tolist() == [False, True, True]
+    assert four["support/predicates/PDD"].item() == 1
+    # The script's plain mean is undefined as soon as one of its predicates lacks negatives.
+    assert four["P-AUC"].isnan()
+    assert four["PDD"].item() == 0
+
+
+def test_v1_ranks_without_the_last_column():
+    scores = torch.tensor([[0.3, 0.1, 0.6], [0.2, 0.1, 0.5]])
+    relations, none = torch.tensor([[0, 1, 0], [0, 1, 2]]), torch.zeros(2)
+    without = [image(scores=scores, relations=relations) for _ in range(4)]
+    beside = [image(scores=scores, relations=relations, no_relation=none) for _ in range(4)]
+    options = {"per_predicate": True, "protocol": "haystack-v1"}
+    cut = compute(without, 3, **options)["per_predicate/PDD"]
+    assert cut[0].item() == 0
+    assert cut[2].isnan()
+    whole = compute(beside, 3, **options)["per_predicate/PDD"]
+    assert whole[0].item() == 0.5
+    assert whole[2].item() == 0
+
+
+def test_v1_scores_a_missing_pair_zero():
+    # A negative with a score below 0 loses against a missing positive.
+    scores = torch.tensor([[0.1, 0.1, 0.1], [-0.2, 0.1, 0.5]])
+    record = image(
+        scores=scores[1:],
+        pairs=torch.tensor([[1, 0]]),
+        relations=torch.tensor([[0, 1, 0]] * 4),
+        neg_relations=torch.tensor([[1, 0, 0]]),
+    )
+    options = {"per_predicate": True, "num_predicates": 3}
+    v1 = compute([record], protocol="haystack-v1", **options)
+    assert v1["per_predicate/P-AUC"][0].item() == 1
+    assert compute([record], protocol="paper", **options)["per_predicate/P-AUC"][0].item() == 0
+
+
+def test_logits_become_the_softmax_over_predicates_and_no_relation():
+    generator = torch.Generator().manual_seed(0)
+    logits, none = torch.randn(2, 3, generator=generator), torch.randn(2, generator=generator)
+    scores = relation_probabilities(logits, none)
+    torch.testing.assert_close(
+        scores, torch.cat([logits, none[:, None]], 1).softmax(1)[:, :3], rtol=0, atol=0
+    )
+    from_logits = compute([image(scores=logits, no_relation=none)], 3, from_logits=True)
+    same(from_logits, compute([image(scores=scores)], 3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scores": torch.tensor([[0.1, 0.2, float("nan")], [0.1, 0.2, 0.3]])}, "finite"),
+        ({"scores": torch.tensor([[0.1, 0.2, -torch.inf], [0.1, 0.2, 0.3]])}, "finite"),
+        ({"pairs": torch.tensor([[0, 1], [0, 2]])}, "object that the image does not have"),
+        ({"pairs": torch.tensor([[0, 1], [-1, 0]])}, "object that the image does not have"),
+        ({"pairs": torch.tensor([[0, 1], [0, 1]])}, "given twice"),
+        ({"pairs": torch.tensor([[0, 1]])}, r"expected floating-point scores \[1, 3\]"),
+        ({"pairs": torch.rand(2, 2)}, "expected integer pairs"),
+        ({"scores": torch.rand(2, 4)}, r"expected floating-point scores \[2, 3\]"),
+        ({"no_relation": torch.rand(3)}, r"expected no_relation \[2\]"),
+        ({"relations": torch.tensor([[0, 2, 0]])}, r"object in the relation \[0, 2, 0\]"),
+        ({"relations": torch.tensor([[0, 1, 3]])}, r"predicate in the relation \[0, 1, 3\]"),
+        ({"neg_relations": torch.tensor([[0, 1, -2]])}, r"predicate in the relation"),
+        ({"neg_relations": torch.tensor([[0, 1, 0]])}, "labelled both"),
+        ({"relations": torch.tensor([[0, 1]])}, "expected integer rows"),
+        ({"relations": torch.tensor([[0.0, 1.0, 0.0]])}, "expected integer rows"),
+    ],
+)
+def test_what_does_not_fit_is_an_error_that_names_the_image(changes, message):
+    metric = SceneGraphMetrics(3, ks=KS)
+    with pytest.raises(InputError, match=message) as caught:
+        metric.update(*lists([image(image_id="1"), image(**changes)]))
+    assert str(caught.value).startswith("image 42: ")
+    # Nothing of the refused batch was counted.
+    metric.update(*lists([image()]))
+    same(metric.compute(), compute([image()], 3))
+
+
+@pytest.mark.parametrize("key", ["pairs", "scores", "labels", "relations"])
+def test_a_missing_key_is_named(key):
+    record = image()
+    del record[key]
+    with pytest.raises(InputError, match=f"expected the key '{key}'"):
+        compute([record], 3)
+
+
+def test_logits_without_no_relation_are_an_error():
+    with pytest.raises(InputError, match="no_relation"):
+        compute([image()], 3, from_logits=True)
+
+
+def test_lists_of_two_lengths_are_an_error():
+    with pytest.raises(InputError, match="as many preds as targets"):
+        SceneGraphMetrics(3).update([], [image()])
+
+
+def test_unknown_protocols_are_an_error_that_lists_those_there_are():
+    with pytest.raises(InputError, match="haystack-v1"):
+        SceneGraphMetrics(3, protocol="papper")
+    assert set(PROTOCOLS) == {"paper", "haystack-v1"}
+
+
+def test_bad_predictions_seen_on_an_accelerator_are_raised_by_compute():
+    metric = SceneGraphMetrics(3)
+    metric.update(*lists([image()]))
+    metric.problems[2] += 1  # what `update` does there instead of raising
+    with pytest.raises(InputError, match="a pair is given twice"):
+        metric.compute()
+
+
+def test_states_keep_their_dtype_when_a_model_is_cast(brute):
+    images = brute.random_images(5, 6, 4, decimals=None)
+    model = torch.nn.Module()
+    model.metric = SceneGraphMetrics(4, ks=KS)
+    model.metric.update(*lists(images[:3]))
+    model.to(torch.bfloat16)
+    model.metric.set_dtype(torch.float16)
+    model.metric.update(*lists(images[3:]))
+    assert {s.dtype for s in model.metric.samples} == {torch.float32}
+    assert model.metric.rank_histogram.dtype == torch.int64
+    same(model.metric.compute(), compute(images))
+
+
+def test_half_precision_scores_are_read_as_float32(brute):
+    images = brute.random_images(6, 4, 4)
+    for record in images:
+        record["scores"] = torch.from_numpy(record["scores"]).bfloat16()
+    wide = [{**record, "scores": record["scores"].float()} for record in images]
+    same(compute(images), compute(wide))
+
+
+def test_survives_pickling_cloning_reset_and_a_collection(brute):
+    images = brute.random_images(7, 4, 4)
+    metric = SceneGraphMetrics(4, ks=KS)
+    metric.update(*lists(images[:2]))
+    copies = [pickle.loads(pickle.dumps(metric)), metric.clone(), copy.deepcopy(metric)]
+    for other in copies:
+        other.update(*lists(images[2:]))
+        same(other.compute(), compute(images))
+    metric.reset()
+    metric.update(*lists(images[2:]))
+    same(metric.compute(), compute(images[2:]))
+    collection = MetricCollection({"graphs": SceneGraphMetrics(4, ks=KS)}, prefix="val/")
+    collection.update(*lists(images))
+    assert "val/R@3" in collection.compute()
+
+
+def test_forward_gives_the_batch_and_keeps_the_total(brute):
+    images = brute.random_images(8, 6, 4)
+    metric = SceneGraphMetrics(4, ks=KS)
+    same(metric(*lists(images[:3])), compute(images[:3]))
+    same(metric(*lists(images[3:])), compute(images[3:]))
+    same(metric.compute(), compute(images))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_equal_on_cuda_without_waiting_for_it(brute):
+    images = brute.random_images(9, 6, 4)
+    metric = SceneGraphMetrics(4, ks=KS).cuda()
+    preds, targets = lists(images)
+    preds = [
+        {k: torch.from_numpy(v).cuda() if isinstance(v, np.ndarray) else v for k, v in p.items()}
+        for p in preds
+    ]
+    metric.update(preds, targets)
+    metric.reset()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        metric.update(preds, targets)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    same({name: value.cpu() for name, value in metric.compute().items()}, compute(images))
