@@ -16,6 +16,7 @@ from haystack.cli.stages import (
 from haystack.errors import InputError
 
 if TYPE_CHECKING:
+    from haystack.annotate.records import Proposal
     from haystack.annotate.store import AnnotationStore
     from haystack.pipeline.workspace import Workspace
 
@@ -30,6 +31,12 @@ def add_verbs(verbs: Any) -> None:
     annotate.add_argument("--host", default="127.0.0.1", help="address to listen on")
     annotate.add_argument("--port", type=int, default=8765, help="port, or the next free one")
     annotate.add_argument("--annotator", default="annotator", help="name to answer under")
+    annotate.add_argument(
+        "--round",
+        type=int,
+        default=0,
+        help="recorded with the proposals; count retrainings with it",
+    )
     simulation = annotate.add_argument_group("simulation (no page)")
     simulation.add_argument(
         "--answers-from", metavar="A.json", help="answer from these annotations, then end"
@@ -61,13 +68,20 @@ def add_verbs(verbs: Any) -> None:
 def _annotate(args: argparse.Namespace) -> Outcome:
     """Serve the annotation page of a workspace, or answer from known annotations."""
     workspace = open_workspace(args)
-    with _filled_store(workspace, database_of(args), args.answers_from is not None) as store:
+    with _filled_store(
+        workspace,
+        database_of(args),
+        simulated=args.answers_from is not None,
+        round_number=args.round,
+    ) as store:
         if args.answers_from is not None:
             return _simulate(args, workspace, store)
         return _serve(args, workspace, store)
 
 
-def _filled_store(workspace: Workspace, database: str, simulated: bool) -> AnnotationStore:
+def _filled_store(
+    workspace: Workspace, database: str, *, simulated: bool, round_number: int
+) -> AnnotationStore:
     from haystack.annotate.records import Proposal
     from haystack.annotate.simulate import SteppingClock
     from haystack.annotate.store import AnnotationStore, utc_now
@@ -89,14 +103,12 @@ def _filled_store(workspace: Workspace, database: str, simulated: bool) -> Annot
             )
             for p in proposals
         ),
-        round=store.next_round() if hasattr(store, "next_round") else 0,
+        round=round_number,
     )
     return store
 
 
-def _simulate(
-    args: argparse.Namespace, workspace: Workspace, store: AnnotationStore
-) -> Outcome:
+def _simulate(args: argparse.Namespace, workspace: Workspace, store: AnnotationStore) -> Outcome:
     from haystack.annotate.simulate import answer_from_truth
     from haystack.cli.truth import check_segments, truth_from
     from haystack.io import read_psg
@@ -125,9 +137,7 @@ def _simulate(
         }
         for predicate, verdicts in report.verdicts.items()
     }
-    rows = [
-        (name, counts["answers"], counts["correct"]) for name, counts in per_predicate.items()
-    ]
+    rows = [(name, counts["answers"], counts["correct"]) for name, counts in per_predicate.items()]
     text = "\n".join(
         (
             table(("predicate", "answers", "correct"), rows),
@@ -146,14 +156,25 @@ def _simulate(
 
 
 def _serve(args: argparse.Namespace, workspace: Workspace, store: AnnotationStore) -> Outcome:
-    from haystack.annotate.service import create_app, serve
+    from haystack.annotate.service import Caption, create_app, serve
     from haystack.pipeline.media import WorkspaceMedia
 
     if not store.progress():
         raise InputError(
             f"the queue is empty; run: haystack propose {args.workspace}", path=args.workspace
         )
-    app = create_app(store, WorkspaceMedia(workspace), workspace.vocabulary, args.annotator)
+
+    class CampaignMedia(WorkspaceMedia):
+        """The workspace's pictures, and the names that annotators read."""
+
+        def caption(self, proposal: Proposal) -> Caption:
+            pair = (proposal.subject, proposal.object)
+            return Caption(*self.class_names(proposal.image_key, *pair))
+
+    names = [
+        workspace.vocabulary.annotator_name(p) for p in range(workspace.vocabulary.num_predicates)
+    ]
+    app = create_app(store, CampaignMedia(workspace), names, annotator=args.annotator)
     serve(app, args.host, args.port)
     answered = sum(p.total - p.open for p in store.progress().values())
     return Outcome(f"stopped; {answered} proposals are answered", {"answered": answered})
@@ -185,9 +206,7 @@ def _export(args: argparse.Namespace) -> Outcome:
         )
         for image_id, image in resolved.images.items()
     }
-    job = ExportJob(
-        workspace, labels, as_test_split=args.test_split, integer_ids=args.integer_ids
-    )
+    job = ExportJob(workspace, labels, as_test_split=args.test_split, integer_ids=args.integer_ids)
     ran = stage_outcome(LocalExecutor(workspace.root).run(job))
     counts = {
         "relations": sum(len(image.positives) for image in resolved.images.values()),

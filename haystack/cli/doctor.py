@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import platform
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,6 @@ def _doctor(args: argparse.Namespace) -> Outcome:
             f"each other's files; uninstall one (pip uninstall {name}, then pip install "
             f"--force-reinstall --no-deps {_DISTRIBUTION}) or give Haystack its own environment"
         )
-    if sys.version_info < (3, 10):
-        problems.append("Haystack needs Python 3.10 or newer")
     rows, packages = [], {}
     for module, purpose, extra in _PACKAGES:
         version = next(filter(None, map(_version, _DISTRIBUTION_OF.get(module, (module,)))), None)

@@ -44,10 +44,25 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse a command line; ``key=value`` settings may stand before and after options."""
+    parser = build_parser()
+    args, rest = parser.parse_known_args(argv)
+    # argparse fills a list of positionals once, with those before the first option.
+    takes_settings = hasattr(args, "settings")
+    unknown = [word for word in rest if not takes_settings or word[0] == "-" or "=" not in word]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if rest:
+        args.settings = [*args.settings, *rest]
+    return args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
-    args = build_parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
+    args = parse(argv)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, force=True)
+    logging.getLogger("haystack").setLevel(logging.INFO)
     try:
         outcome: Outcome = args.run(args)
     except HaystackError as error:

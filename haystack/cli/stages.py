@@ -36,9 +36,7 @@ def add_verbs(verbs: Any) -> None:
         if stage in ("score", "propose"):
             add_database_argument(verb)
         verb.set_defaults(run=_run_stage)
-    status = verbs.add_parser(
-        "status", help="how far a workspace is", description=_status.__doc__
-    )
+    status = verbs.add_parser("status", help="how far a workspace is", description=_status.__doc__)
     status.add_argument("workspace", type=Path)
     status.set_defaults(run=_status)
 
@@ -46,9 +44,7 @@ def add_verbs(verbs: Any) -> None:
 def add_workspace_arguments(verb: argparse.ArgumentParser) -> None:
     """The folder, the configuration file, and the ``key=value`` overrides."""
     verb.add_argument("workspace", type=Path, help="folder of the campaign, made if missing")
-    verb.add_argument(
-        "settings", nargs="*", metavar="key=value", help="for example cluster.k=16"
-    )
+    verb.add_argument("settings", nargs="*", metavar="key=value", help="for example cluster.k=16")
     verb.add_argument("--config", help="YAML file, or one of Haystack's own, e.g. pipeline/sa1b")
 
 
@@ -124,7 +120,7 @@ def _segment_job(workspace: Workspace, args: argparse.Namespace) -> Job:
 def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     from haystack import files
     from haystack.io import read_psg
-    from haystack.models.relation.model import load_relation_model
+    from haystack.models.relation.files import load_relation_model
     from haystack.pipeline.jobs import ScoreJob
     from haystack.statistics import TripletStatistics
 
@@ -192,9 +188,7 @@ def _status(args: argparse.Namespace) -> Outcome:
     from haystack.executors.status import read_status
 
     stages = read_status(args.workspace)
-    rows = [
-        (s.stage, s.shards, s.inputs, s.ok, s.quarantined, round(s.seconds, 1)) for s in stages
-    ]
+    rows = [(s.stage, s.shards, s.inputs, s.ok, s.quarantined, round(s.seconds, 1)) for s in stages]
     header = ("stage", "shards", "inputs", "ok", "quarantined", "seconds")
     return Outcome(
         table(header, rows) if rows else "no stage has run here yet",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from haystack.errors import InputError
 from haystack.scene_graph import NO_RELATION, SceneGraph, SceneGraphDataset
 
 if TYPE_CHECKING:
-    from haystack.annotate.records import Proposal, Verdict
+    from haystack.annotate.records import Verdict
     from haystack.pipeline.tables import SegmentedImage
 
 
@@ -41,11 +41,34 @@ def _identity(image: SegmentedImage | SceneGraph) -> list[tuple[int, int]]:
     return [(segment.id, segment.category) for segment in image.segments]
 
 
-def truth_from(dataset: SceneGraphDataset) -> Callable[[Proposal], Verdict | None]:
+class Asked(Protocol):
+    """What is asked: the pipeline's proposals and the annotation store's are both such."""
+
+    @property
+    def image_id(self) -> str:
+        """The image."""
+
+    @property
+    def subject(self) -> int:
+        """Position of the subject among the image's segments."""
+
+    @property
+    def object(self) -> int:
+        """Position of the object."""
+
+    @property
+    def predicate(self) -> int:
+        """Number of the predicate."""
+
+
+def truth_from(dataset: SceneGraphDataset) -> Callable[[Asked], Verdict | None]:
     """A function that answers proposals; None where the annotations say nothing of the triple."""
-    affirmed, denied, unrelated = set(), set(), set()
+    affirmed: set[tuple[str, int, int, int]] = set()
+    denied: set[tuple[str, int, int, int]] = set()
+    unrelated: set[tuple[str, int, int]] = set()
     for graph in dataset.graphs:
-        affirmed.update((graph.image_id, *row) for row in graph.relations.tolist())
+        for subject, target, predicate in graph.relations.tolist():
+            affirmed.add((graph.image_id, subject, target, predicate))
         for subject, target, predicate in graph.neg_relations.tolist():
             if predicate == NO_RELATION:
                 unrelated.add((graph.image_id, subject, target))
@@ -57,7 +80,7 @@ def truth_from(dataset: SceneGraphDataset) -> Callable[[Proposal], Verdict | Non
         for position in positions
     }
 
-    def answer(asked: Proposal) -> Verdict | None:
+    def answer(asked: Asked) -> Verdict | None:
         pair = (asked.image_id, asked.subject, asked.object)
         if (asked.image_id, asked.subject) in faulty:
             return "subject_faulty"

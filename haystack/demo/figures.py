@@ -9,9 +9,7 @@ HAYSTACK_COLOUR = "#0072b2"
 RANDOM_COLOUR = "#8a8f98"
 
 
-def yield_figure(
-    found: Sequence[Sequence[bool]], chance: Sequence[float], positives: int
-) -> str:
+def yield_figure(found: Sequence[Sequence[bool]], chance: Sequence[float], positives: int) -> str:
     """Needles found against answers given, all predicates together.
 
     Args:

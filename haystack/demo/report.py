@@ -39,9 +39,15 @@ _STAND_INS = (
         "VCTree's head on class names, boxes and mask geometry; 32 photographs",
         "VCTree on image features; PSG's 46,000 photographs",
     ),
+    (
+        "statistics filter",
+        "off: 32 photographs know too few pairs of class and predicate",
+        "on, counted on PSG: seen at least twice",
+    ),
     ("annotators", "answers from the ground truth", "people on the annotation page"),
 )
-_COMMANDS = """haystack embed   sa1b --config pipeline/sa1b source.images=/data/sa-1b embed.device=cuda
+_COMMANDS = """\
+haystack embed   sa1b --config pipeline/sa1b source.images=/data/sa-1b embed.device=cuda
 haystack cluster sa1b                 # look at sa1b/cluster/sheets, edit clusters.yaml
 haystack segment sa1b segment.annotations=/data/masks/annotation.json
 haystack score   sa1b score.model=vctree.safetensors score.statistics=psg.json score.device=cuda
@@ -75,13 +81,17 @@ def render_report(
         data: the demo's photographs.
         campaign: the workspace.
         rare: the predicates that were asked about.
-        first_queue, second_queue: proposals of the first model, and of the last one.
-        answered, exported: what the verbs ``annotate`` and ``export`` said.
-        before, after: evaluation of the first model and of the retrained ones.
+        first_queue: proposals of the first model.
+        second_queue: proposals of the last one.
+        answered: what the verb ``annotate`` said.
+        exported: what the verb ``export`` said.
+        before: evaluation of the first model.
+        after: evaluation of the retrained ones.
         seconds: how long the demo took so far.
         machine: what it ran on, in words.
     """
     import jinja2
+    import markupsafe
 
     workspace = Workspace.open(campaign)
     images = {
@@ -108,7 +118,7 @@ def render_report(
         queues=_queues(rare, first_queue, images, workspace, data),
         yields=yields,
         totals=totals,
-        yield_chart=jinja2.filters.Markup(chart),
+        yield_chart=markupsafe.Markup(chart),
         export=exported,
         protocol=before.protocol,
         table=_table(before, after, [names[predicate] for predicate in rare]),
@@ -200,7 +210,7 @@ def _queues(
 ) -> list[dict[str, Any]]:
     vocabulary = workspace.vocabulary
     answer = truth_from(data.held_out)
-    words = {"correct": "yes", None: "–"}
+    words = {"correct": "yes", None: "not annotated"}
     queues = []
     for predicate in rare:
         head = [proposal for proposal in proposals if proposal.predicate == predicate][:SHOWN]

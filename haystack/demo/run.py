@@ -168,9 +168,9 @@ def _clear(out: Path) -> None:
 
 def _text(summary: dict[str, Any], report: Path) -> str:
     return (
-        f"{summary['found']} of {summary['needles']} needles found in {summary['answers']} answers: "
-        f"{summary['needles_per_100']:.1f} per 100, against {summary['random_per_100']:.2f} in "
-        f"random order\nopen {report} in a browser"
+        f"{summary['found']} of {summary['needles']} needles found in {summary['answers']} "
+        f"answers: {summary['needles_per_100']:.1f} per 100, against "
+        f"{summary['random_per_100']:.2f} in random order\nopen {report} in a browser"
     )
 
 
@@ -180,11 +180,11 @@ def _say(text: str) -> None:
 
 def _verb(*arguments: object) -> Outcome:
     """Run a verb as the command line would, and show it."""
-    from haystack.cli.parser import build_parser
+    from haystack.cli.parser import parse
 
     words = [str(argument) for argument in arguments]
     print(f"$ haystack {shlex.join(words)}", file=sys.stderr, flush=True)
-    args = build_parser().parse_args(words)
+    args = parse(words)
     outcome: Outcome = args.run(args)
     print(outcome.text.strip(), file=sys.stderr, flush=True)
     return outcome
@@ -203,9 +203,7 @@ def _predict(model: Path, data: DemoData) -> dict[str, RelationScores]:
     return {prediction.image_id: prediction for prediction in read_prediction_parquet(file)}
 
 
-def _keep_answers_of(
-    merged: Path, image_ids: Iterable[str], data: DemoData, out: Path
-) -> None:
+def _keep_answers_of(merged: Path, image_ids: Iterable[str], data: DemoData, out: Path) -> None:
     """Write the training photographs with the answers on some of the held-out ones."""
     dataset = read_psg(merged)
     wanted = {graph.image_id for graph in data.train.graphs} | set(image_ids)

@@ -1,105 +1,97 @@
-"""Export: answered proposals as a PSG-compatible data set with explicit negatives."""
+"""Export: answered proposals as a PSG-compatible data set with explicit negatives.
+
+Only images about which something is known are exported, with their panoptic PNGs at image
+resolution. File names are image keys: they resolve against the folder of the campaign's images.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from haystack.errors import InputError
+from haystack.pipeline.tables import SegmentedImage
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Triplets, empty_triplets
 from haystack.vocabulary import Vocabulary
 
 
-class ExportedImage(NamedTuple):
-    """One image of an export: its record, and its panoptic PNG as bytes."""
-
-    graph: SceneGraph
-    panoptic_png: bytes
-
-
 @dataclass(frozen=True)
-class ImageLabels:
+class ExportLabels:
     """What people said of one image.
 
     Args:
-        relations: int64 [T, 3], rows (subject, object, predicate) answered "correct".
-        neg_relations: int64 [N, 3], rows answered "incorrect"; predicate -1 = "no relation".
-        faulty: positions of segments reported faulty.
+        relations: int64 [T, 3], rows (subject, object, predicate) that hold.
+        neg_relations: int64 [N, 3], rows that do not; predicate -1 = no predicate at all.
+        faulty: positions of segments reported faulty; no row uses one.
     """
 
     relations: Triplets = field(default_factory=empty_triplets)
     neg_relations: Triplets = field(default_factory=empty_triplets)
     faulty: tuple[int, ...] = ()
 
-    def without_faulty(self) -> ImageLabels:
-        """Without rows that touch a faulty segment: they are used for nothing (paper, 3.1)."""
-        faulty = np.array(self.faulty, dtype=np.int64)
-
-        def sound(rows: Triplets) -> Triplets:
-            return rows[~np.isin(rows[:, :2], faulty).any(axis=1)]
-
-        return ImageLabels(sound(self.relations), sound(self.neg_relations), self.faulty)
-
-
-def export_image(graph: SceneGraph, panoptic_png: bytes, labels: ImageLabels) -> ExportedImage:
-    """One segmented image with its labels, rows sorted; the masks keep the image's resolution.
-
-    Raises:
-        InputError: a row refers to a segment that the image does not have.
-    """
-    labels = labels.without_faulty()
-    for rows in (labels.relations, labels.neg_relations):
-        if len(rows) and int(rows[:, :2].max()) >= len(graph.segments):
-            raise InputError(
-                f"an answer names segment {int(rows[:, :2].max())} but the image has "
-                f"{len(graph.segments)} segments; was it segmented anew after the answers?",
-                record=f"image {graph.image_id}",
-            )
-    exported = SceneGraph(
-        image_id=graph.image_id,
-        height=graph.height,
-        width=graph.width,
-        file_name=graph.file_name,
-        pan_seg_file_name=f"panoptic/{_safe(graph.image_id)}.png",
-        segments=graph.segments,
-        relations=np.unique(labels.relations, axis=0),
-        neg_relations=np.unique(labels.neg_relations, axis=0),
-    )
-    return ExportedImage(exported, panoptic_png)
-
 
 def export_dataset(
-    images: Iterable[SceneGraph],
-    labels: Mapping[str, ImageLabels],
+    images: Iterable[SegmentedImage],
+    labels: Mapping[str, ExportLabels],
     vocabulary: Vocabulary,
     *,
     as_test_split: bool = False,
 ) -> SceneGraphDataset:
-    """The data set of all exported images, ordered by image id.
+    """The labelled images as a data set, ordered by image id, rows sorted.
 
     Args:
-        images: records made by :func:`export_image`.
-        labels: image id -> labels, for the list of faulty segments.
+        images: segmented images; those without labels are passed over.
+        labels: image id -> labels.
         vocabulary: of the campaign.
         as_test_split: list the images in ``test_image_ids``, as Haystack itself is a test set.
+
+    Raises:
+        InputError: labels of an image that is not there, or of a segment that it does not have.
     """
-    graphs = sorted(images, key=lambda graph: graph.image_id)
+    graphs = {}
+    for image in images:
+        if image.image_id in labels:
+            graphs[image.image_id] = _graph(image, labels[image.image_id])
+    lost = sorted(set(labels) - set(graphs))
+    if lost:
+        raise InputError(
+            f"{len(lost)} answered images are not among the segmented ones any more, the first is "
+            f"{lost[0]}; export before the source or the segmentation changes"
+        )
+    ordered = tuple(graphs[image_id] for image_id in sorted(graphs))
     return SceneGraphDataset(
         vocabulary=vocabulary,
-        graphs=tuple(graphs),
-        test_image_ids=tuple(graph.image_id for graph in graphs) if as_test_split else (),
-        faulty_segments={
-            graph.image_id: labels[graph.image_id].faulty
-            for graph in graphs
-            if labels[graph.image_id].faulty
-        },
+        graphs=ordered,
+        test_image_ids=tuple(graph.image_id for graph in ordered) if as_test_split else (),
+        faulty_segments={i: labels[i].faulty for i in sorted(labels) if labels[i].faulty},
     )
 
 
-def _safe(image_id: str) -> str:
-    """A file name for an image id; ids that are no plain file name are escaped one to one."""
-    plain = "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in image_id)
-    return f"%2e{plain[1:]}" if plain.startswith(".") else plain
+def _graph(image: SegmentedImage, labels: ExportLabels) -> SceneGraph:
+    for rows in (labels.relations, labels.neg_relations):
+        if len(rows) and int(rows[:, :2].max()) >= len(image.segments):
+            raise InputError(
+                f"an answer names segment {int(rows[:, :2].max())} but the image has "
+                f"{len(image.segments)} segments; was it segmented anew after the answers?",
+                record=f"image {image.image_id}",
+            )
+    return SceneGraph(
+        image_id=image.image_id,
+        height=image.height,
+        width=image.width,
+        file_name=image.image_key,
+        pan_seg_file_name=mask_file(image.image_id),
+        segments=image.segments,
+        relations=np.unique(labels.relations, axis=0),
+        neg_relations=np.unique(labels.neg_relations, axis=0),
+    )
+
+
+def mask_file(image_id: str) -> str:
+    """Name of the panoptic PNG inside the export; ids that are no file names are escaped."""
+    plain = "".join(
+        c if c.isascii() and (c.isalnum() or c in "-_.") else f"%{ord(c):x}_" for c in image_id
+    )
+    return f"panoptic/{plain}.png"

@@ -1,0 +1,102 @@
+"""What the page and the service say to each other; the OpenAPI schema follows from it."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from haystack.annotate.records import Verdict
+
+_KEY = Field(
+    pattern=r"^[A-Za-z0-9._:-]{1,128}$",
+    description="Idempotency key: a request that is repeated under the same key changes nothing.",
+)
+
+
+_CAMPAIGN = Field(
+    default=None,
+    max_length=64,
+    description="The campaign it is meant for; 421 if the service serves another one by now.",
+)
+
+
+class AnswerRequest(BaseModel):
+    """One answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    proposal_id: str = Field(pattern="^[0-9a-f]{20}$")
+    verdict: Verdict
+    key: str = _KEY
+    campaign: str | None = _CAMPAIGN
+    dwell_ms: int | None = Field(
+        default=None, ge=0, lt=2**31, description="From picture shown to answer, milliseconds."
+    )
+
+
+class UndoRequest(BaseModel):
+    """Retract the latest answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    key: str = _KEY
+    campaign: str | None = _CAMPAIGN
+
+
+class Question(BaseModel):
+    """One proposal as the page shows it."""
+
+    id: str
+    image_id: str
+    subject: int = Field(description="Segment index of the subject.")
+    object: int = Field(description="Segment index of the object.")
+    predicate: int
+    subject_name: str
+    object_name: str
+    predicate_name: str = Field(description="The wording for annotators.")
+    image_url: str
+    overlay_url: str
+    rank: int
+    round: int
+
+
+class Queue(BaseModel):
+    """The next questions about one predicate, first one first."""
+
+    predicate: int
+    questions: list[Question]
+
+
+class Undone(BaseModel):
+    """The question whose answer was retracted, if there was one, and what follows it."""
+
+    undone: Question | None
+    queue: Queue | None
+
+
+class PredicateProgress(BaseModel):
+    """Counts of one predicate."""
+
+    predicate: int
+    name: str
+    total: int
+    open: int
+    correct: int
+    incorrect: int
+    no_relation: int
+    skip: int
+    faulty: int
+
+
+class CampaignProgress(BaseModel):
+    """Counts of every predicate that has proposals."""
+
+    campaign: str
+    annotator: str
+    predicates: list[PredicateProgress]
+
+
+class Health(BaseModel):
+    """The service works and reaches its database."""
+
+    status: str
+    schema_version: int

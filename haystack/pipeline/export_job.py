@@ -1,0 +1,87 @@
+"""The export stage as a job: which files it writes, and what its output depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from haystack import files
+from haystack.executors.base import Counts, Outputs
+from haystack.io.psg import FAULTY_SEGMENTS, write_psg
+from haystack.pipeline.export import ExportLabels, export_dataset, mask_file
+from haystack.pipeline.jobs import ALL, upstream_checksums
+from haystack.pipeline.tables import SegmentedImage
+from haystack.pipeline.workspace import EXPORTED, Workspace
+
+
+class ExportJob:
+    """Write ``export/``: the annotation file, the panoptic PNGs, the list of faulty segments.
+
+    Args:
+        workspace: the campaign.
+        labels: image id -> labels.
+        as_test_split: see :func:`export_dataset`.
+        integer_ids: write image ids as integers, as the Haystack authors' script needs them.
+    """
+
+    name: ClassVar[str] = "export"
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        labels: Mapping[str, ExportLabels],
+        *,
+        as_test_split: bool = False,
+        integer_ids: bool = False,
+    ) -> None:
+        self._workspace = workspace
+        self._labels = labels
+        self._as_test_split = as_test_split
+        self._integer_ids = integer_ids
+
+    def shards(self) -> Sequence[str]:
+        """One: the data set."""
+        return [ALL]
+
+    def fingerprint(self, shard: str) -> Mapping[str, Any]:
+        """The answers, the segmentation, and the way of writing."""
+        labels = {
+            image_id: [label.relations.tolist(), label.neg_relations.tolist(), label.faulty]
+            for image_id, label in self._labels.items()
+        }
+        return {
+            "labels": files.sha256_text(files.canonical_json(labels)),
+            "segments": upstream_checksums(
+                self._workspace, "segment", self._workspace.source.shards()
+            ),
+            "as_test_split": self._as_test_split,
+            "integer_ids": self._integer_ids,
+        }
+
+    def run(self, shard: str, out: Outputs) -> Counts:
+        """Write the data set."""
+
+        def labelled() -> Iterable[SegmentedImage]:
+            for name in self._workspace.source.shards():
+                for image in self._workspace.segmented(name):
+                    if image.image_id in self._labels:
+                        png = out.path(f"export/{mask_file(image.image_id)}")
+                        png.write_bytes(image.panoptic)
+                        out.advance()
+                        yield image
+
+        dataset = export_dataset(
+            labelled(),
+            self._labels,
+            self._workspace.vocabulary,
+            as_test_split=self._as_test_split,
+        )
+        write_psg(
+            dataset,
+            out.path(EXPORTED),
+            integer_ids=self._integer_ids,
+            faulty_path=(
+                out.path(f"export/{FAULTY_SEGMENTS}") if dataset.faulty_segments else None
+            ),
+        )
+        return Counts(inputs=len(self._labels), ok=len(dataset))

@@ -1,0 +1,192 @@
+"""Proposals, a store on SQLite and on PostgreSQL, and a workspace's pictures that are drawn."""
+
+from __future__ import annotations
+
+import io
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sqlalchemy", reason="the annotation store needs SQLAlchemy")
+
+from haystack.annotate.records import Proposal
+from haystack.annotate.simulate import SteppingClock
+from haystack.annotate.store import AnnotationStore
+
+EATING, RIDING = 0, 1
+
+
+def _proposal(image="1", subject=0, object_=1, predicate=EATING, rank=0, **changes):
+    values = {"score": 1.0 - rank, "cluster": 0, "image_key": f"{image}.jpg"} | changes
+    return Proposal(image, subject, object_, predicate, rank=rank, **values)
+
+
+@pytest.fixture(scope="session")
+def make_proposal():
+    """One proposal; every field has a default."""
+    return _proposal
+
+
+@pytest.fixture(scope="session")
+def make_queue():
+    """``count`` proposals a predicate; image i shows persons 0 and 1 and pizza 2."""
+
+    def make(count=6, predicates=(EATING, RIDING), images=3):
+        pairs = ((0, 2), (1, 2), (0, 1), (1, 0), (2, 0), (2, 1))
+        return [
+            _proposal(str(rank % images), *pairs[rank // images], predicate=predicate, rank=rank)
+            for predicate in predicates
+            for rank in range(count)
+        ]
+
+    return make
+
+
+def _postgres_binaries() -> Path | None:
+    on_path = shutil.which("initdb")
+    if on_path:
+        return Path(on_path).resolve().parent
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: p.parts[4])
+    return found[-1].parent if found else None
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """URL of a PostgreSQL server: the one that is named, or one of our own."""
+    pytest.importorskip("psycopg", reason="PostgreSQL tests need the package psycopg")
+    given = os.environ.get("HAYSTACK_POSTGRES_URL")
+    if given:
+        yield given
+        return
+    binaries = _postgres_binaries()
+    if binaries is None:
+        pytest.skip("no PostgreSQL: set HAYSTACK_POSTGRES_URL, or install the package postgresql")
+    as_user: list[str] = []
+    folder = Path(tempfile.mkdtemp(prefix="haystack-pg-"))
+    if os.geteuid() == 0:
+        # PostgreSQL refuses to run as root.
+        if shutil.which("runuser") is None or "postgres" not in {u.pw_name for u in pwd.getpwall()}:
+            pytest.skip("PostgreSQL does not run as root, and there is no user postgres to run as")
+        as_user = ["runuser", "-u", "postgres", "--"]
+        shutil.chown(folder, "postgres")
+
+    def run(*command):
+        subprocess.run(
+            [*as_user, *map(str, command)],
+            check=True,
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            timeout=120,
+        )
+
+    data = folder / "data"
+    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
+    control = (binaries / "pg_ctl", "-D", data, "-w")
+    run(
+        binaries / "initdb", "-D", data, "-U", "haystack", "--auth=trust", "--no-sync", "-E", "UTF8"
+    )
+    run(*control, "-o", options, "-l", folder / "log", "start")
+    try:
+        yield f"postgresql://haystack@/postgres?host={folder}"
+    finally:
+        run(*control, "-m", "immediate", "stop")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres_database(postgres_server):
+    """URL of an empty database, dropped afterwards."""
+    import sqlalchemy
+
+    name = f"haystack_test_{uuid.uuid4().hex[:12]}"
+    url = sqlalchemy.make_url(postgres_server).set(drivername="postgresql+psycopg")
+    engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text(f"CREATE DATABASE {name}"))
+    yield url.set(database=name).render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text(f"DROP DATABASE {name} WITH (FORCE)"))
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def location(request, tmp_path):
+    """Where an annotation database can be made."""
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres_database")
+    return tmp_path / "annotations.db"
+
+
+@pytest.fixture
+def store(location):
+    """An empty store on every kind of database, with a clock that can be repeated."""
+    with AnnotationStore(location, clock=SteppingClock()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sqlite_store(tmp_path):
+    """An empty store in a file."""
+    with AnnotationStore(tmp_path / "annotations.db", clock=SteppingClock()) as opened:
+        yield opened
+
+
+class DrawnMedia:
+    """A workspace whose pictures are drawn: coloured ground, two ellipses per pair."""
+
+    size = (640, 420)
+
+    def __init__(self, names=("person", "person", "pizza")):
+        self.names = names
+        self.broken: set[str] = set()
+
+    def _box(self, segment):
+        left = 60 + 180 * segment
+        return (left, 90 + 40 * (segment % 2), left + 160, 330)
+
+    def image(self, image_key):
+        from PIL import Image, ImageDraw
+
+        from haystack.errors import InputError
+
+        if image_key in self.broken:
+            raise InputError("the picture is damaged", record=image_key)
+        tone = 60 + 37 * int(image_key.split(".")[0] or 0) % 120
+        picture = Image.new("RGB", self.size, (tone, 110, 150 - tone // 2))
+        draw = ImageDraw.Draw(picture)
+        for segment in range(3):
+            draw.ellipse(self._box(segment), fill=(200, 60 * segment + 60, tone))
+        stream = io.BytesIO()
+        picture.save(stream, "JPEG", quality=85)
+        return stream.getvalue(), "image/jpeg"
+
+    def overlay(self, image_key, subject, object):
+        from PIL import Image, ImageDraw
+
+        from haystack.annotate.service import OVERLAY_PALETTE
+
+        mask = Image.new("P", self.size, 0)
+        mask.putpalette([channel for colour in OVERLAY_PALETTE for channel in colour[:3]])
+        draw = ImageDraw.Draw(mask)
+        draw.ellipse(self._box(subject), fill=1)
+        draw.ellipse(self._box(object), fill=2)
+        stream = io.BytesIO()
+        mask.save(stream, "PNG", transparency=0)
+        return stream.getvalue()
+
+    def caption(self, proposal):
+        from haystack.annotate.service import Caption
+
+        return Caption(self.names[proposal.subject], self.names[proposal.object])
+
+
+@pytest.fixture
+def media():
+    """Pictures that are drawn."""
+    return DrawnMedia()

@@ -1,0 +1,137 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from haystack.cli import main
+from haystack.cli.configs import find_config
+from haystack.cli.outcome import table
+from haystack.cli.parser import parse
+from haystack.errors import InputError
+
+
+def run(capsys, *argv):
+    code = main([str(word) for word in argv])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_json_goes_to_stdout_and_text_to_stderr(capsys):
+    code, out, err = run(capsys, "stats", "psg-mini", "--json")
+    assert code == 0
+    content = json.loads(out)
+    assert content["positives"] == 707
+    assert content["negatives"] == 608
+    assert content["no_relation_pairs"] == 137
+    assert content["per_predicate"]["eating"] == {"positives": 1, "negatives": 13, "images": 1}
+    assert "in front of" in err
+    code, out, err = run(capsys, "stats", "psg-mini", "--split", "test")
+    assert code == 0
+    assert out == ""
+    assert "positives: 320" in err
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(capsys):
+    code, out, err = run(capsys, "stats", "none.json", "--json")
+    assert code == 2
+    assert json.loads(out)["exit_code"] == 2
+    assert err.count("\n") == 1
+    assert err.startswith("haystack stats: none.json: no such annotation file")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["nonsense"],
+        ["stats"],
+        ["stats", "psg-mini", "--nonsense"],
+        ["stats", "psg-mini", "a=b"],
+        ["embed", "work", "--config", "x", "nonsense"],
+    ],
+)
+def test_usage_errors_are_one_line_and_exit_code_2(capsys, argv):
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "--help" in captured.err
+
+
+def test_settings_may_stand_before_and_after_options():
+    args = parse(["embed", "work", "a=1", "--config", "c", "b=-2", "--json"])
+    assert args.settings == ["a=1", "b=-2"]
+    assert args.config == "c"
+
+
+def test_help_lists_every_verb(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    verbs = "demo doctor embed cluster segment score propose annotate export merge stats train"
+    for verb in f"{verbs} predict evaluate status".split():
+        assert f"\n    {verb} " in text
+
+
+def test_the_module_and_the_command_are_the_same():
+    done = subprocess.run(
+        [sys.executable, "-m", "haystack", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("haystack ")
+
+
+def test_merge_writes_a_file_and_reports(capsys, tmp_path):
+    out = tmp_path / "merged.json"
+    code, text, _ = run(
+        capsys, "merge", "psg-mini", "psg-mini", "--prefix-ids", "again-", "--out", out, "--json"
+    )
+    assert code == 0
+    content = json.loads(text)
+    assert content["images"] == 106
+    assert content["merges"][0]["new_images"] == 53
+    assert len(json.loads(out.read_text())["data"]) == 106
+
+
+def test_own_configurations_are_found_by_name():
+    assert find_config("pipeline/sa1b").name == "sa1b.yaml"
+    with pytest.raises(InputError, match=r"Haystack's own are: .*pipeline/sa1b"):
+        find_config("pipeline/none")
+
+
+def test_doctor_finds_a_foreign_owner_of_the_import_name(capsys, tmp_path, monkeypatch):
+    code, out, _ = run(capsys, "doctor", "--json")
+    assert code == 0
+    assert json.loads(out)["problems"] == []
+    metadata = tmp_path / "haystack_ai-3.4.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: haystack-ai\nVersion: 3.4.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, out, err = run(capsys, "doctor", "--json")
+    assert code == 1
+    assert "'haystack-ai' is installed and owns the import name" in json.loads(out)["problems"][0]
+    assert "PROBLEM" in err
+
+
+def test_tables_align_numbers_to_the_right_and_text_to_the_left():
+    text = table(("name", "count", "share"), [("a", 5, 0.25), ("bcd", 12, 1.0)])
+    assert text.splitlines() == [
+        "name  count  share",
+        "----  -----  -----",
+        "a         5  0.250",
+        "bcd      12  1.000",
+    ]
+
+
+def test_unexpected_errors_name_themselves_and_the_way_to_the_traceback(capsys, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("surprise")
+
+    monkeypatch.setattr("haystack.io.read_psg", broken)
+    code, _, err = run(capsys, "stats", "psg-mini")
+    assert code == 1
+    assert "unexpected ZeroDivisionError: surprise (run again with --debug)" in err
+    with pytest.raises(ZeroDivisionError):
+        main(["stats", "psg-mini", "--debug"])
