@@ -7,15 +7,53 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
+
+import yaml
 
 from haystack.errors import InputError
 
 Config = TypeVar("Config")
 
 _COMMAND_LINE = "command line"
+_BOOLEAN = "tag:yaml.org,2002:bool"
+_EXPECTED: Mapping[Any, str] = {
+    int: "an integer",
+    int | None: "an integer or null",
+    float: "a number",
+    str: "text",
+    str | None: "text or null",
+    bool: "true or false",
+    list[str]: "a list of texts",
+    list[float]: "a list of numbers",
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without YAML 1.1's further booleans: ``on`` is a predicate, not true."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOLEAN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOLEAN, re.compile("^(true|false)$"), list("tf"))
+
+
+def parse_yaml(text: str, *, path: str | Path) -> Any:
+    """Parse YAML; only ``true`` and ``false`` are booleans.
+
+    Raises:
+        InputError: it is not valid; ``path`` says where.
+    """
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"not valid YAML: {reason}", path=path) from error
 
 
 def load_config(
@@ -62,7 +100,8 @@ def load_config(
     try:
         merged: Config = OmegaConf.to_object(config)  # type: ignore[assignment]
     except OmegaConfBaseException as error:  # an interpolation that leads nowhere
-        raise InputError(f"the configuration cannot be resolved: {error}") from error
+        reason = str(error).splitlines()[0]
+        raise InputError(f"the configuration cannot be resolved: {reason}") from error
     return merged
 
 
@@ -78,15 +117,10 @@ def _known_keys(schema: type, prefix: str = "") -> dict[str, Any]:
 
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:
-    import yaml
-
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"), path=path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the configuration: {error}", path=path) from error
-    except yaml.YAMLError as error:
-        first = " ".join(str(error).split())
-        raise InputError(f"not valid YAML: {first}", path=path) from error
     if content is None:
         return {}
     if not isinstance(content, Mapping):
@@ -95,19 +129,12 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
 
 
 def _parse_override(override: str) -> Mapping[str, Any]:
-    import yaml
-
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise InputError(f"expected key=value, got {override!r}", path=_COMMAND_LINE)
-    try:
-        value = yaml.safe_load(text) if text else ""
-    except yaml.YAMLError as error:
-        first = " ".join(str(error).split())
         raise InputError(
-            f"the value of {key!r} is not valid YAML: {first}", path=_COMMAND_LINE
-        ) from error
-    nested: Any = value
+            f"expected key=value, for example seed=7, got {override!r}", path=_COMMAND_LINE
+        )
+    nested: Any = parse_yaml(text, path=f"{_COMMAND_LINE}, {key}") if text else ""
     for part in reversed(key.split(".")):
         nested = {part: nested}
     return dict(nested)
@@ -116,8 +143,9 @@ def _parse_override(override: str) -> Mapping[str, Any]:
 def _check_keys(layer: Mapping[str, Any], origin: str | Path, known: Mapping[str, Any]) -> None:
     for key, value in _flatten(layer):
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=3)
-            near = near or [name for name in known if name.endswith("." + key)]
+            settings = [name for name in known if not dataclasses.is_dataclass(known[name])]
+            near = [name for name in settings if name.endswith("." + key)]
+            near = near or difflib.get_close_matches(key, settings, n=3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
             raise InputError(f"unknown key {key!r}{hint}", path=origin)
         if dataclasses.is_dataclass(known[key]) and not isinstance(value, Mapping):
@@ -140,9 +168,6 @@ def _type_error(
     error: Exception, layer: Mapping[str, Any], origin: str | Path, known: Mapping[str, Any]
 ) -> InputError:
     key = str(getattr(error, "full_key", "") or "")
-    kind = known.get(key)
-    expected = str(kind) if "|" in str(kind) else getattr(kind, "__name__", str(kind))
+    kind: Any = known.get(key)
     got = dict(_flatten(layer)).get(key)
-    return InputError(
-        f"{key!r} expects {expected.replace('list', 'a list')}, got {got!r}", path=origin
-    )
+    return InputError(f"{key!r} expects {_EXPECTED.get(kind, kind)}, got {got!r}", path=origin)

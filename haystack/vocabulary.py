@@ -181,15 +181,13 @@ class Vocabulary:
             raise InputError(f"cannot read the vocabulary: {error}", path=file) from error
         try:
             if file.suffix.lower() in (".yaml", ".yml"):
-                import yaml
+                from haystack.config import parse_yaml
 
-                content = yaml.safe_load(text)
+                content = parse_yaml(text, path=file)
             else:
                 content = json.loads(text)
-        except ValueError as error:
+        except json.JSONDecodeError as error:
             raise InputError(f"not valid JSON: {error}", path=file) from error
-        except Exception as error:  # yaml.YAMLError, without importing yaml for JSON files
-            raise InputError(f"not valid YAML: {error}", path=file) from error
         if not isinstance(content, Mapping):
             raise InputError(
                 f"expected an object with class lists, got {type(content).__name__}", path=file

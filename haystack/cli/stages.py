@@ -175,12 +175,17 @@ def _known(database: str) -> tuple[set[tuple[str, int, int, int]], set[tuple[str
     if "://" not in database and not Path(database).is_file():
         return set(), set()
     from haystack.annotate.store import AnnotationStore
+    from haystack.scene_graph import NO_RELATION
 
     with AnnotationStore(database) as store:
-        asked = [answer.proposal for answer in store.answers()]
-        return {(p.image_id, p.subject, p.object, p.predicate) for p in asked}, (
-            store.faulty_segments()
-        )
+        answered = set()
+        for answer in store.answers():
+            asked = answer.proposal
+            pair = (asked.image_id, asked.subject, asked.object)
+            answered.add((*pair, asked.predicate))
+            if answer.verdict == "no_relation":  # which answers for every predicate
+                answered.add((*pair, NO_RELATION))
+        return answered, store.faulty_segments()
 
 
 def _status(args: argparse.Namespace) -> Outcome:

@@ -1,0 +1,169 @@
+"""What a job promises to an executor, and what an executor hands to a job."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from haystack import files
+from haystack.errors import InputError
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of a shard's items.
+
+    Args:
+        inputs: items that the job looked at.
+        ok: items that came through; the others were quarantined.
+        extra: further counts worth keeping in the manifest (training points, pairs, ...).
+    """
+
+    inputs: int
+    ok: int
+    extra: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """One item that was set aside, and why."""
+
+    item: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Outcome of running one stage over all its shards.
+
+    Args:
+        stage: the job's name.
+        done: shards computed in this run.
+        skipped: shards that were complete already.
+        inputs, ok, quarantined: items of all shards, those of skipped shards included.
+        seconds: wall time of this run.
+    """
+
+    stage: str
+    done: int
+    skipped: int
+    inputs: int
+    ok: int
+    quarantined: int
+    seconds: float
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.stage}: {self.done} shards done, {self.skipped} already complete, "
+            f"{self.ok} of {self.inputs} items ok in {self.seconds:.1f} s"
+        )
+        return f"{text}; {self.quarantined} quarantined" if self.quarantined else text
+
+
+class Outputs:
+    """Hands out temporary files for a shard's outputs and collects what had to be set aside.
+
+    Nothing that is written here is visible under its final name before the whole shard is done.
+
+    Args:
+        root: the workspace; output names are relative to it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.temporaries: dict[str, Path] = {}
+        self.editable: set[str] = set()
+        self.quarantined: list[Quarantined] = []
+        self.items = 0
+
+    def path(self, relative: str, *, editable: bool = False) -> Path:
+        """A temporary file to write; it becomes ``root / relative`` when the shard is done.
+
+        Args:
+            relative: final name, relative to the workspace, with forward slashes.
+            editable: people may change the file later; the executor then asks only that it
+                exists, not that its content is what the job wrote.
+        """
+        if relative not in self.temporaries:
+            final = self._root / relative
+            final.parent.mkdir(parents=True, exist_ok=True)
+            self.temporaries[relative] = files.temporary_name(final)
+        if editable:
+            self.editable.add(relative)
+        return self.temporaries[relative]
+
+    def quarantine(self, item: str, reason: str) -> None:
+        """Set ``item`` aside; the run goes on and says so at its end."""
+        self.quarantined.append(Quarantined(item, reason))
+
+    def advance(self, items: int = 1) -> None:
+        """Tell the progress bar that ``items`` more were looked at."""
+        self.items += items
+
+    def discard(self) -> None:
+        """Remove the temporaries that were not published."""
+        for temporary in self.temporaries.values():
+            temporary.unlink(missing_ok=True)
+
+
+class Job(Protocol):
+    """One stage over one workspace: which shards there are, and how to compute one of them."""
+
+    @property
+    def name(self) -> str:
+        """The stage's name; its manifests lie in the folder of that name."""
+
+    def shards(self) -> Sequence[str]:
+        """Names of the shards, in a fixed order; letters, digits and ``_ . + -`` only."""
+
+    def fingerprint(self, shard: str) -> Mapping[str, Any]:
+        """Everything that determines the shard's output, as JSON-able values.
+
+        The stage's settings, hashes of the models used, checksums of upstream outputs. An equal
+        fingerprint means that the shard need not be computed again.
+        """
+
+    def run(self, shard: str, out: Outputs) -> Counts:
+        """Compute the shard; the same fingerprint gives the same bytes."""
+
+
+def manifest_path(root: Path, stage: str, shard: str) -> Path:
+    """Where the manifest of a shard lies.
+
+    Raises:
+        InputError: the shard's name would not be a safe file name.
+    """
+    if not _SAFE_NAME.fullmatch(shard):
+        raise InputError(
+            f"expected a shard name of letters, digits, '_', '.', '+' and '-', got {shard!r}; "
+            "rename the shard's file"
+        )
+    return root / stage / f"{shard}.manifest.json"
+
+
+def remove_stray_temporaries(folder: Path, *, recursive: bool = True) -> None:
+    """Remove the temporary files that dead processes of this machine left in ``folder``."""
+    pattern = ".tmp-*"
+    for stray in folder.rglob(pattern) if recursive else folder.glob(pattern):
+        owner = stray.name.split("-")[1]
+        if owner.isdigit() and not _is_running(int(owner)):
+            stray.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    # Called before this process writes anything: its own number on a stray is a reused one.
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,154 @@
+"""Manifests: the record that a shard is done, of what it holds, and of what was set aside.
+
+A manifest is written after all files that it names. A shard is complete when its manifest carries
+the fingerprint of the job as it is now and every file has the recorded size and checksum.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from haystack import files
+from haystack.executors.base import Counts, Outputs, Quarantined, manifest_path
+
+logger = logging.getLogger(__name__)
+
+QUARANTINE = "quarantine.jsonl"
+_SUFFIX = ".manifest.json"
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """One output of a shard.
+
+    Args:
+        bytes: its size, or None for a file that people may edit.
+        sha256: checksum of its content, or None for a file that people may edit.
+    """
+
+    bytes: int | None
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is known of a finished shard.
+
+    Args:
+        stage, shard: which one.
+        fingerprint: SHA-256 of the job's fingerprint in canonical JSON.
+        version: of Haystack, when it was computed. Not part of the fingerprint: an upgrade
+            does not throw away weeks of work; a stage whose output changes says so itself.
+        counts: ``in``, ``ok``, ``quarantined`` and what else the stage counted.
+        files: output name relative to the workspace -> size and checksum.
+        quarantined: items that were set aside, in the order in which they were met.
+        seconds: wall time; the one value that differs between equal runs.
+    """
+
+    stage: str
+    shard: str
+    fingerprint: str
+    version: str
+    counts: Mapping[str, int]
+    files: Mapping[str, OutputFile]
+    quarantined: tuple[Quarantined, ...]
+    seconds: float
+
+    def complete(self, root: Path) -> bool:
+        """Whether every file is there, unchanged where it must be."""
+        return all(_unchanged(root / name, entry) for name, entry in self.files.items())
+
+    def checksums(self) -> dict[str, str]:
+        """Output name -> checksum, of the files that people may not edit."""
+        return {
+            name: entry.sha256 for name, entry in self.files.items() if entry.sha256 is not None
+        }
+
+
+def describe_outputs(out: Outputs) -> dict[str, OutputFile]:
+    """Size and checksum of a shard's outputs while they still have their temporary names."""
+    return {
+        name: OutputFile(None, None)
+        if name in out.editable
+        else OutputFile(temporary.stat().st_size, files.sha256_file(temporary))
+        for name, temporary in sorted(out.temporaries.items())
+    }
+
+
+def counts_with_quarantine(counts: Counts, out: Outputs) -> dict[str, int]:
+    """The counts as a manifest keeps them."""
+    return {
+        "in": counts.inputs,
+        "ok": counts.ok,
+        "quarantined": len(out.quarantined),
+        **dict(sorted(counts.extra.items())),
+    }
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    """Write a manifest, atomically."""
+    files.write_json(manifest_path(root, manifest.stage, manifest.shard), asdict(manifest))
+
+
+def read_manifest(root: Path, stage: str, shard: str) -> Manifest | None:
+    """The manifest of a shard, or None where there is none that can be read."""
+    return _load(manifest_path(root, stage, shard))
+
+
+def read_manifests(root: Path, stage: str | None = None) -> Iterator[Manifest]:
+    """All manifests of one stage or of all, by stage, then shard."""
+    for path in sorted(root.glob(f"{stage or '*'}/*{_SUFFIX}")):
+        if not path.name.startswith(".") and (manifest := _load(path)) is not None:
+            yield manifest
+
+
+def remove_shard(root: Path, manifest: Manifest) -> None:
+    """Remove a shard's outputs, then its manifest; files that people may edit stay."""
+    remove_outputs(root, manifest, keep=())
+    manifest_path(root, manifest.stage, manifest.shard).unlink(missing_ok=True)
+
+
+def remove_outputs(root: Path, manifest: Manifest, keep: Collection[str]) -> None:
+    """Remove the outputs of an older run of a shard that are not among ``keep``."""
+    for name in manifest.checksums():
+        if name not in keep:
+            (root / name).unlink(missing_ok=True)
+
+
+def write_quarantine(root: Path) -> None:
+    """Rewrite ``quarantine.jsonl`` from all manifests: derived, sorted, never half-written."""
+    rows = sorted(
+        (manifest.stage, manifest.shard, entry.item, entry.reason)
+        for manifest in read_manifests(root)
+        for entry in manifest.quarantined
+    )
+    keys = ("stage", "shard", "item", "reason")
+    lines = (json.dumps(dict(zip(keys, row, strict=True)), ensure_ascii=False) for row in rows)
+    files.write_text(root / QUARANTINE, "".join(f"{line}\n" for line in lines))
+
+
+def _load(path: Path) -> Manifest | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        content["files"] = {name: OutputFile(**entry) for name, entry in content["files"].items()}
+        content["quarantined"] = tuple(Quarantined(**row) for row in content["quarantined"])
+        return Manifest(**content)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.warning("%s is not a manifest (%s); its shard counts as not done", path, error)
+        return None
+
+
+def _unchanged(path: Path, entry: OutputFile) -> bool:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return False
+    if entry.sha256 is None:
+        return True
+    return size == entry.bytes and files.sha256_file(path) == entry.sha256

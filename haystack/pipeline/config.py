@@ -1,0 +1,229 @@
+"""Settings of a proposal campaign: one dataclass a stage, YAML, and ``key=value`` overrides.
+
+Precedence: the defaults below, then the YAML file, then the overrides. Unknown keys and values of
+the wrong type are errors that name the key. What a run used is saved as ``workspace.yaml``.
+
+Example of a file::
+
+    source: {images: /data/sa-1b}
+    embed: {encoder: vit_large_patch14_dinov2.lvd142m, device: cuda}
+    cluster: {k: 50}
+
+and of overrides: ``cluster.k=16 propose.predicates=[kissing,cooking]``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from haystack import config
+from haystack.errors import InputError
+
+RESOLVED = "resolved"
+"""Top-level key of ``workspace.yaml`` for what is recorded, not configured; readers drop it."""
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """Where the images come from.
+
+    Args:
+        images: a folder of images, a folder of SA-1B-style ``.tar`` shards, or one tar.
+        shard_size: images a shard, for loose images; a tar is always one shard. Smaller shards
+            lose less when a run is killed, larger ones make fewer files.
+    """
+
+    images: str = ""
+    shard_size: int = 1000
+
+    def __post_init__(self) -> None:
+        _at_least("source.shard_size", self.shard_size, 1)
+
+
+@dataclass(frozen=True)
+class EmbedConfig:
+    """One feature vector an image.
+
+    Args:
+        encoder: any timm model by name, or ``efficientnet-lite0``, the small ImageNet encoder
+            whose weights come inside a package.
+        weights: a local weight file (official DINOv2 ``.pth`` files included); empty = the
+            package's or the hub cache's. Random weights are never used.
+        image_size: side of the square that the encoder sees, in pixels; null = the model's own
+            (518 for DINOv2; 224 costs a fifth).
+        dtype: how features are stored: ``float32``, or ``float16`` for half the space.
+        batch_size: images a forward pass; more is faster until memory runs out.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+    """
+
+    encoder: str = "vit_large_patch14_dinov2.lvd142m"
+    weights: str = ""
+    image_size: int | None = None
+    dtype: str = "float32"
+    batch_size: int = 16
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        _one_of("embed.dtype", self.dtype, ("float32", "float16"))
+        _at_least("embed.batch_size", self.batch_size, 1)
+        if self.image_size is not None:
+            _at_least("embed.image_size", self.image_size, 1)
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """k-means over the features (Haystack paper, section 3.1: k = 50).
+
+    Args:
+        k: number of clusters; at most the number of images.
+        iterations: rounds of Lloyd's algorithm.
+        seed: of the sample and of the initial centroids.
+        sample_per_cluster: k-means trains on at most ``k * sample_per_cluster`` points, drawn at
+            random; all points are then assigned. FAISS's own default of 256 is applied silently
+            there; here the manifest says how many points were used.
+        gpu: run on the GPUs; an error where there is none that works, never a silent fall to CPU.
+        sheet_images: images on each cluster's contact sheet, those nearest to its centroid.
+    """
+
+    k: int = 50
+    iterations: int = 25
+    seed: int = 0
+    sample_per_cluster: int = 256
+    gpu: bool = False
+    sheet_images: int = 24
+
+    def __post_init__(self) -> None:
+        for key in ("k", "iterations", "sample_per_cluster", "sheet_images"):
+            _at_least(f"cluster.{key}", getattr(self, key), 1)
+        _at_least("cluster.seed", self.seed, 0)
+
+
+@dataclass(frozen=True)
+class SegmentConfig:
+    """Panoptic masks.
+
+    Args:
+        kind: ``precomputed`` = PSG-style annotations with panoptic PNGs.
+        annotations: the PSG JSON (or a bundled name) that has a record for each image.
+    """
+
+    kind: str = "precomputed"
+    annotations: str = ""
+
+    def __post_init__(self) -> None:
+        _one_of("segment.kind", self.kind, ("precomputed",))
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """Relation scores, filtered and cut to the best.
+
+    Args:
+        model: checkpoint of the relation model.
+        statistics: PSG annotations whose triplets say what is plausible.
+        split: which images of ``statistics`` are counted: ``train``, ``test`` or ``all``. Counting
+            test images would leak what the evaluation asks for.
+        min_count: a candidate needs (subject class, predicate) and (predicate, object class) at
+            least this often in the statistics. The paper drops pairs seen once or never as noise,
+            hence 2; 0 switches the filter off.
+        top: candidates kept per cluster and predicate. Memory is clusters x predicates x top
+            rows; it must exceed the number of answers that are expected from one cluster.
+        batch_size: images handed to the model at once.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+    """
+
+    model: str = ""
+    statistics: str = ""
+    split: str = "train"
+    min_count: int = 2
+    top: int = 1000
+    batch_size: int = 8
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        _one_of("score.split", self.split, ("train", "test", "all"))
+        _at_least("score.min_count", self.min_count, 0)
+        _at_least("score.top", self.top, 1)
+        _at_least("score.batch_size", self.batch_size, 1)
+
+
+@dataclass(frozen=True)
+class ProposeConfig:
+    """The queue that annotators work through.
+
+    Args:
+        predicates: names of the predicates to propose for; empty = all.
+        limit: proposals per predicate.
+        seed: of the draw of clusters; each predicate has its own stream.
+    """
+
+    predicates: list[str] = field(default_factory=list)
+    limit: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least("propose.limit", self.limit, 1)
+        _at_least("propose.seed", self.seed, 0)
+
+
+@dataclass(frozen=True)
+class WorkspaceConfig:
+    """Settings of all stages.
+
+    Args:
+        vocabulary: ``psg``, or a JSON or YAML file with the class lists.
+        source, embed, cluster, segment, score, propose: see their classes.
+    """
+
+    vocabulary: str = "psg"
+    source: SourceConfig = field(default_factory=SourceConfig)
+    embed: EmbedConfig = field(default_factory=EmbedConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    segment: SegmentConfig = field(default_factory=SegmentConfig)
+    score: ScoreConfig = field(default_factory=ScoreConfig)
+    propose: ProposeConfig = field(default_factory=ProposeConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for YAML or JSON."""
+        return dataclasses.asdict(self)
+
+
+def load_config(
+    file: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    base: WorkspaceConfig | None = None,
+) -> WorkspaceConfig:
+    """Merge a base, a YAML file and ``stage.key=value`` overrides, in this order.
+
+    Args:
+        file: a YAML file, or None. A ``workspace.yaml`` is one.
+        overrides: ``stage.key=value``; the value is read as YAML.
+        base: what the others are laid over; the defaults if None.
+
+    Raises:
+        InputError: unreadable file, unknown key (the nearest is named), or wrong type.
+    """
+    return config.load_config(base or WorkspaceConfig(), file, overrides, ignore=(RESOLVED,))
+
+
+def dump_config(settings: WorkspaceConfig, resolved: Mapping[str, Any]) -> str:
+    """The text of ``workspace.yaml``: all settings, then what was recorded beside them."""
+    content = {**settings.to_dict(), RESOLVED: dict(resolved)}
+    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100))
+
+
+def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"'{key}' expects one of {', '.join(choices)}, got {value!r}")
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise InputError(f"'{key}' expects an integer of at least {least}, got {value}")

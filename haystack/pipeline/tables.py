@@ -1,0 +1,347 @@
+"""The files of a workspace, written and read: one pair of functions a format.
+
+Equal content gives equal bytes: safetensors carry one metadata entry only (several would be
+written in random order), Parquet rows come in a fixed order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from haystack import files
+from haystack.errors import InputError
+from haystack.io.panoptic_png import IdMap, read_panoptic_png
+from haystack.pipeline.candidates import Candidates
+from haystack.pipeline.propose import Proposal
+from haystack.scene_graph import Segment
+
+SEGMENT_ROW_GROUP = 64
+"""Images a row group: reading one image's masks decodes no more than this many."""
+
+_METADATA = "haystack"
+_SEGMENT_TYPE = pa.struct(
+    [
+        ("id", pa.int64()),
+        ("category", pa.int32()),
+        ("area", pa.int64()),
+        ("box", pa.list_(pa.float64(), 4)),
+        ("is_crowd", pa.bool_()),
+    ]
+)
+_SEGMENTED = pa.schema(
+    [
+        ("image_key", pa.string()),
+        ("image_id", pa.string()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("panoptic", pa.binary()),
+        ("segments", pa.list_(_SEGMENT_TYPE)),
+    ]
+)
+_ASSIGNMENTS = pa.schema(
+    [("image_key", pa.string()), ("cluster", pa.int32()), ("distance", pa.float32())]
+)
+_CANDIDATES = pa.schema(
+    [
+        ("cluster", pa.int32()),
+        ("predicate", pa.int32()),
+        ("image_key", pa.string()),
+        ("image_id", pa.string()),
+        ("subject", pa.int32()),
+        ("object", pa.int32()),
+        ("score", pa.float32()),
+    ]
+)
+_PROPOSALS = pa.schema(
+    [
+        ("predicate", pa.int32()),
+        ("rank", pa.int32()),
+        ("cluster", pa.int32()),
+        ("image_key", pa.string()),
+        ("image_id", pa.string()),
+        ("subject", pa.int32()),
+        ("object", pa.int32()),
+        ("score", pa.float32()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Feature vectors of images.
+
+    Args:
+        image_keys: N keys.
+        features: float32 or float16 [N, D].
+    """
+
+    image_keys: tuple[str, ...]
+    features: npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """Which cluster each image belongs to.
+
+    Args:
+        image_keys: N keys.
+        cluster: int64 [N].
+        distance: float32 [N], Euclidean distance to the cluster's centroid.
+    """
+
+    image_keys: tuple[str, ...]
+    cluster: npt.NDArray[np.int64]
+    distance: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class SegmentedImage:
+    """An image with its panoptic segments, as the segment stage stores it.
+
+    Args:
+        image_key: the image in its source.
+        image_id: its id in annotations.
+        height, width: in pixels.
+        panoptic: bytes of the panoptic PNG.
+        segments: in the order that subject and object positions refer to.
+    """
+
+    image_key: str
+    image_id: str
+    height: int
+    width: int
+    panoptic: bytes
+    segments: tuple[Segment, ...]
+
+    def id_map(self) -> IdMap:
+        """Segment id of every pixel, int32 [height, width], 0 = void."""
+        return read_panoptic_png(self.panoptic, size=(self.height, self.width), path=self.image_key)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One entry of ``clusters.yaml``, which people edit.
+
+    Args:
+        id: number of the cluster.
+        name: free text, shown on contact sheets and reports.
+        size: number of images.
+        included: whether images of this cluster are proposed.
+    """
+
+    id: int
+    name: str
+    size: int
+    included: bool = True
+
+
+def write_features(path: Path, features: Features) -> None:
+    """Write a shard's features and image keys as safetensors."""
+    metadata = {_METADATA: files.canonical_json({"image_keys": list(features.image_keys)})}
+    save_file({"features": np.ascontiguousarray(features.features)}, path, metadata=metadata)
+
+
+def read_features(path: Path) -> Features:
+    """Read a shard's features."""
+    tensors, metadata = _read_tensors(path)
+    return Features(tuple(json.loads(metadata)["image_keys"]), tensors["features"])
+
+
+def write_centroids(path: Path, centroids: npt.NDArray[np.float32]) -> None:
+    """Write centroids float32 [k, D] as safetensors."""
+    save_file({"centroids": np.ascontiguousarray(centroids)}, path)
+
+
+def read_centroids(path: Path) -> npt.NDArray[np.float32]:
+    """Read centroids float32 [k, D]."""
+    return _read_tensors(path)[0]["centroids"]
+
+
+def write_assignments(path: Path, assignments: Assignments) -> None:
+    """Write the cluster of every image as Parquet."""
+    columns = (list(assignments.image_keys), assignments.cluster, assignments.distance)
+    pq.write_table(_table(columns, _ASSIGNMENTS), path)
+
+
+def read_assignments(path: Path) -> Assignments:
+    """Read the cluster of every image."""
+    table = _read_table(path)
+    return Assignments(
+        tuple(table["image_key"].to_pylist()),
+        table["cluster"].to_numpy().astype(np.int64),
+        table["distance"].to_numpy(),
+    )
+
+
+def write_segmented(path: Path, images: Iterable[SegmentedImage]) -> None:
+    """Write segmented images as Parquet, holding one row group in memory at a time."""
+    with pq.ParquetWriter(path, _SEGMENTED) as writer:
+        rows: list[dict[str, Any]] = []
+        for image in images:
+            rows.append(asdict(image))
+            if len(rows) == SEGMENT_ROW_GROUP:
+                writer.write_table(pa.Table.from_pylist(rows, _SEGMENTED))
+                rows = []
+        if rows:
+            writer.write_table(pa.Table.from_pylist(rows, _SEGMENTED))
+
+
+def read_segmented(path: Path, *, group: int | None = None) -> Iterator[SegmentedImage]:
+    """Read segmented images one after the other; ``group``: of that row group only."""
+    with _parquet(path) as file:
+        groups = range(file.num_row_groups) if group is None else (group,)
+        for number in groups:
+            for row in file.read_row_group(number).to_pylist():
+                segments = tuple(
+                    Segment(
+                        segment["id"],
+                        segment["category"],
+                        segment["area"],
+                        tuple(segment["box"]),
+                        segment["is_crowd"],
+                    )
+                    for segment in row.pop("segments")
+                )
+                yield SegmentedImage(segments=segments, **row)
+
+
+def read_segmented_keys(path: Path) -> list[str]:
+    """Image keys of a segment shard, in the order of its rows; decodes no masks."""
+    keys: list[str] = _read_table(path, columns=["image_key"])["image_key"].to_pylist()
+    return keys
+
+
+def write_candidates(path: Path, candidates: Candidates) -> None:
+    """Write candidates as Parquet, in their order."""
+    images = candidates.image.tolist()
+    columns = (
+        candidates.cluster,
+        candidates.predicate,
+        [candidates.image_keys[i] for i in images],
+        [candidates.image_ids[i] for i in images],
+        candidates.subject,
+        candidates.object,
+        candidates.score,
+    )
+    pq.write_table(_table(columns, _CANDIDATES), path)
+
+
+def read_candidates(path: Path) -> Candidates:
+    """Read candidates."""
+    table = _read_table(path)
+    keys = table["image_key"].to_pylist()
+    return Candidates.from_keys(
+        keys,
+        dict(zip(keys, table["image_id"].to_pylist(), strict=True)),
+        score=table["score"].to_numpy(),
+        **{
+            name: table[name].to_numpy().astype(np.int64)
+            for name in ("cluster", "predicate", "subject", "object")
+        },
+    )
+
+
+def write_proposals(path: Path, proposals: Sequence[Proposal]) -> None:
+    """Write the queue as Parquet."""
+    pq.write_table(pa.Table.from_pylist([asdict(row) for row in proposals], _PROPOSALS), path)
+
+
+def read_proposals(path: Path) -> list[Proposal]:
+    """Read the queue."""
+    return [Proposal(**row) for row in _read_table(path).to_pylist()]
+
+
+def dump_clusters(clusters: Sequence[Cluster], clustering: str) -> str:
+    """The text of ``clusters.yaml``.
+
+    Args:
+        clusters: by id.
+        clustering: hash of the clustering that they name, so that edits are kept as long as it
+            stays the same.
+    """
+    import yaml
+
+    head = "# Set 'included: false' where a cluster's images are unsuitable; names are free text.\n"
+    content = {"clustering": clustering, "clusters": [asdict(cluster) for cluster in clusters]}
+    return head + str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+
+def load_clusters(path: Path) -> tuple[list[Cluster], str]:
+    """Clusters of ``clusters.yaml``, by id, and the hash of the clustering.
+
+    Raises:
+        InputError: someone's edit broke the file.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"cannot read the clusters: {error}", path=path) from error
+    rows = content.get("clusters") if isinstance(content, Mapping) else None
+    if not isinstance(rows, list):
+        raise InputError("expected a list under 'clusters'", path=path)
+    clusters = [_cluster(row, number, path) for number, row in enumerate(rows)]
+    return clusters, str(content.get("clustering", ""))
+
+
+def _cluster(row: object, number: int, path: Path) -> Cluster:
+    kinds = {"id": int, "name": str, "size": int, "included": bool}
+    where = f"clusters[{number}]"
+    if not isinstance(row, Mapping) or set(row) != set(kinds):
+        raise InputError(
+            f"expected the keys {', '.join(kinds)}, got {row!r}", path=path, record=where
+        )
+    for key, kind in kinds.items():
+        if type(row[key]) is not kind:
+            raise InputError(
+                f"expected {key} to be {'true or false' if kind is bool else kind.__name__}, "
+                f"got {row[key]!r}",
+                path=path,
+                record=where,
+            )
+    if row["id"] != number:
+        raise InputError(
+            f"expected id {number}, got {row['id']}; keep the entries in their order, and exclude "
+            "a cluster by 'included: false' instead of removing it",
+            path=path,
+            record=where,
+        )
+    return Cluster(**row)
+
+
+def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    with _parquet(path) as file:
+        return file.read(columns=columns)
+
+
+def _parquet(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(f"cannot read this Parquet file: {error}", path=path) from error
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, Any], str]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, (file.metadata() or {}).get(_METADATA, "{}")
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read this safetensors file: {error}", path=path) from error

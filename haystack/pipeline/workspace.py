@@ -1,0 +1,176 @@
+"""A workspace: the folder that holds one proposal campaign, and the names of everything in it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+import haystack
+from haystack import files
+from haystack.errors import InputError
+from haystack.io.images import ImageSource, open_source
+from haystack.pipeline import tables
+from haystack.pipeline.candidates import Candidates
+from haystack.pipeline.config import WorkspaceConfig, dump_config, load_config
+from haystack.pipeline.propose import Proposal
+from haystack.vocabulary import Vocabulary, psg_vocabulary
+
+CONFIG = "workspace.yaml"
+FEATURES = "embed/{shard}.safetensors"
+CENTROIDS = "cluster/centroids.safetensors"
+ASSIGNMENTS = "cluster/assignments.parquet"
+CLUSTERS = "cluster/clusters.yaml"
+CONTACT_SHEET = "cluster/sheets/{cluster:03d}.jpg"
+SEGMENTED = "segment/{shard}.parquet"
+CANDIDATES = "score/{shard}.parquet"
+PROPOSALS = "proposals.parquet"
+EXPORTED = "export/annotation.json"
+
+
+class Workspace:
+    """Paths, settings and stage outputs of one campaign.
+
+    Args:
+        root: the folder.
+        config: settings of all stages.
+    """
+
+    def __init__(self, root: str | Path, config: WorkspaceConfig) -> None:
+        self.root = Path(root)
+        self.config = config
+
+    @classmethod
+    def create(
+        cls,
+        root: str | Path,
+        *,
+        config_file: str | Path | None = None,
+        overrides: Sequence[str] = (),
+    ) -> Workspace:
+        """Make the folder, or open it with changed settings, and save ``workspace.yaml``.
+
+        Settings of an existing workspace hold unless the file or an override changes them.
+
+        Args:
+            root: the folder.
+            config_file: YAML with settings.
+            overrides: ``stage.key=value``.
+
+        Raises:
+            InputError: the settings are wrong; nothing is written then.
+        """
+        existing = Path(root) / CONFIG
+        base = load_config(existing) if existing.is_file() else None
+        workspace = cls(root, load_config(config_file, overrides, base=base))
+        workspace.save()
+        return workspace
+
+    @classmethod
+    def open(cls, root: str | Path) -> Workspace:
+        """Open an existing workspace.
+
+        Raises:
+            InputError: there is none.
+        """
+        path = Path(root) / CONFIG
+        if not path.is_file():
+            raise InputError(
+                f"this folder has no {CONFIG}, so it is no workspace; "
+                "run: haystack embed FOLDER source.images=IMAGES",
+                path=root,
+            )
+        return cls(root, load_config(path))
+
+    def save(self) -> None:
+        """Write ``workspace.yaml``: the settings, the vocabulary in full, and versions."""
+        resolved = {"vocabulary": self.vocabulary.to_dict(), "versions": _versions()}
+        files.write_text(self.root / CONFIG, dump_config(self.config, resolved))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The class lists that indices refer to."""
+        name = self.config.vocabulary
+        return psg_vocabulary() if name == "psg" else Vocabulary.from_file(name)
+
+    @cached_property
+    def source(self) -> ImageSource:
+        """The campaign's images.
+
+        Raises:
+            InputError: none are configured, or nothing is there.
+        """
+        if not self.config.source.images:
+            raise InputError(
+                "no images are configured; give source.images=FOLDER", path=self.root / CONFIG
+            )
+        return open_source(self.config.source.images, shard_size=self.config.source.shard_size)
+
+    def path(self, template: str, **names: object) -> Path:
+        """Absolute place of an output, by one of this module's templates."""
+        return self.root / template.format(**names)
+
+    def predicate_indices(self) -> list[int]:
+        """Predicates to propose for: those configured, or all.
+
+        Raises:
+            InputError: a configured name is not in the vocabulary.
+        """
+        names = self.config.propose.predicates or self.vocabulary.predicate_classes
+        return [self.vocabulary.predicate_index(name) for name in names]
+
+    def features(self, shard: str) -> tables.Features:
+        """Features of a shard (stage ``embed``)."""
+        return tables.read_features(self._output("embed", FEATURES, shard=shard))
+
+    def centroids(self) -> npt.NDArray[np.float32]:
+        """Centroids float32 [k, D] (stage ``cluster``)."""
+        return tables.read_centroids(self._output("cluster", CENTROIDS))
+
+    def assignments(self) -> tables.Assignments:
+        """The cluster of every image (stage ``cluster``)."""
+        return tables.read_assignments(self._output("cluster", ASSIGNMENTS))
+
+    def clusters(self) -> list[tables.Cluster]:
+        """Names, sizes and inclusion of the clusters, by id (stage ``cluster``)."""
+        return tables.load_clusters(self._output("cluster", CLUSTERS))[0]
+
+    def segmented(self, shard: str) -> Iterator[tables.SegmentedImage]:
+        """Segmented images of a shard (stage ``segment``)."""
+        return tables.read_segmented(self._output("segment", SEGMENTED, shard=shard))
+
+    def candidates(self, shard: str) -> Candidates:
+        """The best candidates of a shard (stage ``score``)."""
+        return tables.read_candidates(self._output("score", CANDIDATES, shard=shard))
+
+    def proposals(self) -> list[Proposal]:
+        """The queue (stage ``propose``)."""
+        return tables.read_proposals(self._output("propose", PROPOSALS))
+
+    def _output(self, stage: str, template: str, **names: object) -> Path:
+        path = self.path(template, **names)
+        if not path.is_file():
+            raise missing_stage(self.root, stage, path)
+        return path
+
+
+def missing_stage(root: Path, stage: str, path: Path) -> InputError:
+    """The error for an output that its stage has not made yet."""
+    return InputError(
+        f"the stage '{stage}' has not made this file yet; run: haystack {stage} {root}", path=path
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = {"haystack": haystack.__version__, "python": platform.python_version()}
+    for package in ("torch", "faiss-cpu", "faiss-gpu", "timm", "numpy", "pyarrow", "pillow"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

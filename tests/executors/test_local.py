@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haystack.errors import HaystackError, InputError
+from haystack.executors import Counts, LocalExecutor, Outputs, read_status
+from haystack.executors import local as local_module
+from haystack.executors.manifest import read_manifest
+
+
+class LettersJob:
+    """Writes each item of a shard to a file of its own; items that start with '!' are bad."""
+
+    name = "letters"
+
+    def __init__(self, shards: Mapping[str, str], *, setting: int = 1) -> None:
+        self.content = dict(shards)
+        self.setting = setting
+        self.computed: list[str] = []
+
+    def shards(self) -> Sequence[str]:
+        return list(self.content)
+
+    def fingerprint(self, shard: str) -> Mapping[str, Any]:
+        return {"content": self.content[shard], "setting": self.setting}
+
+    def run(self, shard: str, out: Outputs) -> Counts:
+        self.computed.append(shard)
+        items = self.content[shard].split()
+        for item in items:
+            out.advance()
+            if item.startswith("!"):
+                out.quarantine(item, "starts with an exclamation mark")
+            else:
+                out.path(f"letters/{shard}/{item}.txt").write_text(f"{item} {self.setting}\n")
+        out.path("letters/notes.txt", editable=True).write_text("edit me\n")
+        return Counts(len(items), len(items) - len(out.quarantined), {"length": len(items)})
+
+
+def run(root: Path, job: Any) -> Any:
+    return LocalExecutor(root, progress=False).run(job)
+
+
+def test_writes_outputs_and_manifests(tmp_path: Path) -> None:
+    summary = run(tmp_path, LettersJob({"s0": "a b", "s1": "c !x"}))
+    assert (summary.done, summary.skipped) == (2, 0)
+    assert (summary.inputs, summary.ok, summary.quarantined) == (4, 3, 1)
+    assert "1 quarantined" in str(summary)
+    assert (tmp_path / "letters/s1/c.txt").read_text() == "c 1\n"
+    manifest = json.loads((tmp_path / "letters/s1.manifest.json").read_text())
+    assert manifest["counts"] == {"in": 2, "ok": 1, "quarantined": 1, "length": 2}
+    assert set(manifest["files"]) == {"letters/s1/c.txt", "letters/notes.txt"}
+    assert manifest["files"]["letters/s1/c.txt"]["bytes"] == 4
+    assert not list(tmp_path.rglob(".tmp-*"))
+
+
+def test_complete_shards_are_skipped(tmp_path: Path) -> None:
+    run(tmp_path, LettersJob({"s0": "a", "s1": "!x"}))
+    job = LettersJob({"s0": "a", "s1": "!x", "s2": "c"})
+    summary = run(tmp_path, job)
+    assert job.computed == ["s2"]
+    assert (summary.done, summary.skipped) == (1, 2)
+    assert (summary.inputs, summary.quarantined) == (3, 1), "skipped shards count as well"
+
+
+def test_changed_fingerprint_is_computed_again(tmp_path: Path) -> None:
+    run(tmp_path, LettersJob({"s0": "a", "s1": "b"}))
+    job = LettersJob({"s0": "a", "s1": "B"})
+    run(tmp_path, job)
+    assert job.computed == ["s1"]
+    assert not (tmp_path / "letters/s1/b.txt").exists(), "outputs of the older run are removed"
+    job = LettersJob({"s0": "a", "s1": "B"}, setting=2)
+    run(tmp_path, job)
+    assert job.computed == ["s0", "s1"]
+
+
+@pytest.mark.parametrize("damage", ["other content", "other size", "missing", "broken manifest"])
+def test_damaged_output_is_computed_again(tmp_path: Path, damage: str) -> None:
+    run(tmp_path, LettersJob({"s0": "a", "s1": "b"}))
+    output = tmp_path / "letters/s0/a.txt"
+    if damage == "other content":
+        output.write_text("A 1\n")
+    elif damage == "other size":
+        output.write_text("a 1\na 1\n")
+    elif damage == "missing":
+        output.unlink()
+    else:
+        (tmp_path / "letters/s0.manifest.json").write_text('{"stage": ')
+    job = LettersJob({"s0": "a", "s1": "b"})
+    run(tmp_path, job)
+    assert job.computed == ["s0"]
+    assert output.read_text() == "a 1\n"
+
+
+def test_editable_output_may_change_but_not_vanish(tmp_path: Path) -> None:
+    notes = tmp_path / "letters/notes.txt"
+    run(tmp_path, LettersJob({"s0": "a"}))
+    notes.write_text("edited\n")
+    job = LettersJob({"s0": "a"})
+    run(tmp_path, job)
+    assert job.computed == []
+    assert notes.read_text() == "edited\n"
+    notes.unlink()
+    run(tmp_path, job)
+    assert job.computed == ["s0"]
+
+
+def test_shards_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    run(tmp_path, LettersJob({"s0": "a", "s1": "b !x"}))
+    summary = run(tmp_path, LettersJob({"s0": "a"}))
+    assert summary.quarantined == 0
+    assert not (tmp_path / "letters/s1/b.txt").exists()
+    assert not (tmp_path / "letters/s1.manifest.json").exists()
+    assert (tmp_path / "quarantine.jsonl").read_text() == ""
+
+
+def test_quarantine_is_derived_and_sorted(tmp_path: Path) -> None:
+    run(tmp_path, LettersJob({"s1": "!b !a", "s0": "!c d"}))
+    (tmp_path / "quarantine.jsonl").write_text("nonsense\n")
+    run(tmp_path, LettersJob({"s1": "!b !a", "s0": "!c d"}))
+    rows = [json.loads(line) for line in (tmp_path / "quarantine.jsonl").read_text().splitlines()]
+    assert [(row["shard"], row["item"]) for row in rows] == [
+        ("s0", "!c"),
+        ("s1", "!a"),
+        ("s1", "!b"),
+    ]
+    assert {row["stage"] for row in rows} == {"letters"}
+    assert rows[0]["reason"] == "starts with an exclamation mark"
+
+
+def test_failure_keeps_what_was_done_and_leaves_nothing_half(tmp_path: Path) -> None:
+    class Failing(LettersJob):
+        def run(self, shard: str, out: Outputs) -> Counts:
+            counts = super().run(shard, out)
+            if shard == "s1":
+                raise InputError("the second shard is bad")
+            return counts
+
+    with pytest.raises(InputError, match="second shard"):
+        run(tmp_path, Failing({"s0": "a !x", "s1": "b"}))
+    assert (tmp_path / "letters/s0/a.txt").exists()
+    assert not (tmp_path / "letters/s1/b.txt").exists()
+    assert not list(tmp_path.rglob(".tmp-*"))
+    assert "!x" in (tmp_path / "quarantine.jsonl").read_text()
+    job = LettersJob({"s0": "a !x", "s1": "b"})
+    run(tmp_path, job)
+    assert job.computed == ["s1"]
+
+
+def test_one_process_a_stage(tmp_path: Path) -> None:
+    class Nested(LettersJob):
+        def run(self, shard: str, out: Outputs) -> Counts:
+            with pytest.raises(HaystackError) as caught:
+                LocalExecutor(tmp_path, progress=False).run(LettersJob({"s0": "a"}))
+            assert f"process {os.getpid()} is running the stage 'letters'" in str(caught.value)
+            other = LettersJob({"s0": "a"})
+            other.name = "others"  # another stage may run at the same time
+            assert LocalExecutor(tmp_path, progress=False).run(other).done == 1
+            return super().run(shard, out)
+
+    assert run(tmp_path, Nested({"s0": "a"})).done == 1
+    assert run(tmp_path, LettersJob({"s0": "a", "s1": "b"})).done == 1, "the lock was released"
+
+
+def test_temporaries_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    strays = {
+        "dead": tmp_path / f"letters/s0/.tmp-{dead.pid}-0a0a0a0a-x.txt",
+        "dead at the top": tmp_path / f".tmp-{dead.pid}-0a0a0a0a-proposals.parquet",
+        "earlier process of this number": tmp_path / f"letters/.tmp-{os.getpid()}-0a0a0a0a-x",
+        "alive": tmp_path / f"letters/.tmp-{os.getppid()}-0a0a0a0a-x",
+    }
+    for stray in strays.values():
+        stray.parent.mkdir(parents=True, exist_ok=True)
+        stray.write_text("half")
+    run(tmp_path, LettersJob({"s0": "a"}))
+    assert [name for name, stray in strays.items() if stray.exists()] == ["alive"]
+
+
+def test_shard_names_must_be_file_names(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"got '\.\./up'"):
+        run(tmp_path, LettersJob({"../up": "a"}))
+    assert list(tmp_path.rglob("*.txt")) == []
+
+
+def test_progress_is_logged_where_there_is_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(local_module, "SECONDS_BETWEEN_LOG_LINES", 0.0)
+    with caplog.at_level(logging.INFO, logger="haystack"):
+        LocalExecutor(tmp_path).run(LettersJob({"s0": "a b", "s1": "c"}))
+    assert caplog.messages[-1] == "letters: 2 of 2 shards, 3 items"
+
+
+def test_status_reads_manifests_only(tmp_path: Path) -> None:
+    run(tmp_path, LettersJob({"s0": "a b", "s1": "c !x"}))
+    for output in tmp_path.rglob("*.txt"):
+        output.unlink()
+    (status,) = read_status(tmp_path)
+    assert (status.stage, status.shards) == ("letters", 2)
+    assert status.counts == {"in": 4, "ok": 3, "quarantined": 1, "length": 4}
+    assert (status.inputs, status.ok, status.quarantined) == (4, 3, 1)
+    assert status.seconds >= 0
+    assert read_status(tmp_path / "nowhere") == []
+
+
+def test_manifest_round_trip(tmp_path: Path) -> None:
+    run(tmp_path, LettersJob({"s0": "a !x"}))
+    manifest = read_manifest(tmp_path, "letters", "s0")
+    assert manifest is not None
+    assert manifest.complete(tmp_path)
+    assert list(manifest.checksums()) == ["letters/s0/a.txt"]
+    assert manifest.quarantined[0].item == "!x"
+    assert read_manifest(tmp_path, "letters", "s9") is None

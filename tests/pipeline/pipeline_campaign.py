@@ -1,0 +1,194 @@
+"""A small campaign that runs every stage in a moment: generated images, fake models, real files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from haystack import files
+from haystack.executors import LocalExecutor
+from haystack.executors.base import Job
+from haystack.io.images import open_source
+from haystack.io.panoptic_png import segment_geometry, write_panoptic_png
+from haystack.io.psg import read_psg, write_psg
+from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
+from haystack.pipeline.jobs import ClusterJob, EmbedJob, ProposeJob, ScoreJob, SegmentJob
+from haystack.pipeline.segment import PrecomputedSegmenter
+from haystack.pipeline.workspace import Workspace
+from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets
+from haystack.statistics import TripletStatistics
+from haystack.vocabulary import Vocabulary
+
+STAGES = ("embed", "cluster", "segment", "score", "propose")
+HEIGHT, WIDTH = 36, 48
+NUM_IMAGES = 11
+BROKEN = "image-03.jpg"
+UNMASKED = "image-07.jpg"
+
+VOCABULARY = Vocabulary(
+    thing_classes=("person", "dog", "ball"),
+    stuff_classes=("grass", "sky"),
+    predicate_classes=("holding", "chasing", "over", "kissing"),
+)
+
+
+class ColourEncoder:
+    """Mean colours of a 2 x 2 grid: cheap, real, deterministic."""
+
+    dimension = 12
+
+    def encode(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
+        small = [np.asarray(picture.resize((2, 2), Image.Resampling.BOX)) for picture in pictures]
+        return torch.from_numpy(np.stack(small).reshape(len(pictures), -1).astype(np.float32))
+
+
+class ColourEncoderSpec:
+    fingerprint: dict[str, str] = {"encoder": "colours"}  # noqa: RUF012
+
+    def load(self) -> ColourEncoder:
+        return ColourEncoder()
+
+
+class FakeRelationModel:
+    """Logits drawn from a stream that the image id seeds."""
+
+    def __init__(self, num_predicates: int = 4, *, no_relation: bool = True) -> None:
+        self.num_predicates = num_predicates
+        self.no_relation = no_relation
+
+    def predict(self, scenes: Sequence[SceneInput]) -> list[RelationLogits]:
+        answers = []
+        for scene in scenes:
+            pairs = all_pairs(len(scene))
+            seed = [ord(letter) for letter in scene.image_id]
+            draw = np.random.default_rng(seed).normal(size=(len(pairs), self.num_predicates + 1))
+            logits = np.round(draw * 4).astype(np.float32) / 4  # coarse, so that ties occur
+            none = logits[:, -1] if self.no_relation else None
+            answers.append(RelationLogits(scene.image_id, pairs, logits[:, :-1], none))
+        return answers
+
+
+def build_source(root: Path) -> Path:
+    """Images (one truncated), panoptic PNGs (one missing) and annotations under ``root``."""
+    random = np.random.default_rng(7)
+    graphs = []
+    for number in range(NUM_IMAGES):
+        name = f"image-{number:02d}"
+        ids = np.zeros((HEIGHT, WIDTH), dtype=np.int32)
+        ids[: HEIGHT // 2] = 11
+        ids[HEIGHT // 2 :] = 300
+        ids[4:12, 5 : 15 + number] = 70_000
+        ids[20:30, 8:20] = 5
+        colours = {key: random.integers(0, 255, 3) for key in np.unique(ids).tolist()}
+        pixels = np.zeros((HEIGHT, WIDTH, 3), dtype=np.uint8)
+        for key, colour in colours.items():
+            pixels[ids == key] = colour // (1 + 2 * (number % 3))
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, format="JPEG", quality=95)
+        content = stream.getvalue()
+        if f"{name}.jpg" == BROKEN:
+            content = content[: len(content) // 2]
+        files.write_bytes(root / "images" / f"{name}.jpg", content)
+        if f"{name}.jpg" != UNMASKED:
+            write_panoptic_png(root / "panoptic" / f"{name}.png", ids)
+        geometry = segment_geometry(ids)
+        categories = {5: number % 3, 11: 4, 300: 3, 70_000: (number + 1) % 3}
+        segments = tuple(
+            Segment(int(key), categories[int(key)], int(area), tuple(map(float, box)))
+            for key, area, box in zip(*geometry, strict=True)
+        )
+        graphs.append(
+            SceneGraph(
+                image_id=str(1000 + number),
+                height=HEIGHT,
+                width=WIDTH,
+                file_name=f"images/{name}.jpg",
+                pan_seg_file_name=f"panoptic/{name}.png",
+                segments=segments,
+                relations=as_triplets([(0, 3, number % 3), (3, 1, 2), (0, 2, 2)]),
+            )
+        )
+    dataset = SceneGraphDataset(VOCABULARY, tuple(graphs), root=root)
+    write_psg(dataset, root / "annotation.json")
+    return root
+
+
+@dataclass
+class Campaign:
+    """The five jobs over one workspace."""
+
+    root: Path
+    source_root: Path
+    overrides: tuple[str, ...] = ()
+    model: FakeRelationModel = field(default_factory=FakeRelationModel)
+    model_hash: str = "fake"
+    shard_size: int = 4
+
+    def __post_init__(self) -> None:
+        self.workspace = Workspace.create(
+            self.root,
+            overrides=(
+                f"source.images={self.source_root / 'images'}",
+                f"source.shard_size={self.shard_size}",
+                f"vocabulary={self.source_root / 'annotation.json'}",
+                "cluster.k=3",
+                "cluster.seed=0",
+                "embed.batch_size=2",
+                "score.top=7",
+                "score.batch_size=3",
+                "propose.limit=20",
+                "propose.seed=0",
+                *self.overrides,
+            ),
+        )
+        self.source = open_source(self.source_root / "images", shard_size=self.shard_size)
+
+    @cached_property
+    def dataset(self) -> SceneGraphDataset:
+        return read_psg(self.source_root / "annotation.json")
+
+    def job(self, stage: str) -> Job:
+        if stage == "embed":
+            return EmbedJob(self.workspace, self.source, ColourEncoderSpec())  # type: ignore[arg-type]
+        if stage == "cluster":
+            return ClusterJob(self.workspace, self.source)
+        if stage == "segment":
+            return SegmentJob(self.workspace, self.source, PrecomputedSegmenter(self.dataset))
+        if stage == "score":
+            return ScoreJob(
+                self.workspace,
+                self.source.shards(),
+                load_model=lambda: self.model,
+                model_hash=self.model_hash,
+                statistics=TripletStatistics.from_graphs(self.dataset.graphs, 5, 4),
+            )
+        return ProposeJob(self.workspace, self.source.shards())
+
+    def run(self, *stages: str) -> dict[str, object]:
+        executor = LocalExecutor(self.root, progress=False)
+        return {stage: executor.run(self.job(stage)) for stage in stages or STAGES}
+
+
+def snapshot(root: Path) -> dict[str, object]:
+    """Every file of a workspace and its content; manifests without ``seconds``, no lock files."""
+    import json
+
+    content: dict[str, object] = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_dir() or path.name == ".lock":
+            continue
+        name = path.relative_to(root).as_posix()
+        if name.endswith(".manifest.json"):
+            manifest = json.loads(path.read_text())
+            del manifest["seconds"]
+            content[name] = manifest
+        else:
+            content[name] = path.read_bytes()
+    return content

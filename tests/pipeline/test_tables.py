@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from haystack.errors import InputError
+from haystack.pipeline import tables
+from haystack.pipeline.candidates import Candidates
+from haystack.pipeline.propose import Proposal
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_features(tmp_path: Path, dtype: str) -> None:
+    features = tables.Features(("b/é.jpg", "a.jpg"), np.arange(8, dtype=dtype).reshape(4, 2)[::2])
+    tables.write_features(tmp_path / "f", features)
+    found = tables.read_features(tmp_path / "f")
+    assert found.image_keys == features.image_keys
+    assert found.features.dtype == dtype
+    np.testing.assert_array_equal(found.features, features.features)
+    tables.write_features(tmp_path / "g", features)
+    assert (tmp_path / "f").read_bytes() == (tmp_path / "g").read_bytes()
+
+
+def test_candidates_and_proposals(tmp_path: Path) -> None:
+    candidates = Candidates.from_keys(
+        ["b", "a", "b"],
+        {"a": "7", "b": "8"},
+        cluster=np.array([0, 0, 2]),
+        predicate=np.array([1, 3, 1]),
+        subject=np.array([0, 1, 2]),
+        object=np.array([3, 0, 0]),
+        score=np.array([1.5, -2.25, np.float32(0.1)], dtype=np.float32),
+    )
+    tables.write_candidates(tmp_path / "c", candidates)
+    found = tables.read_candidates(tmp_path / "c")
+    assert (found.image_keys, found.image_ids) == (("a", "b"), ("7", "8"))
+    for name in ("cluster", "predicate", "image", "subject", "object", "score"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(candidates, name))
+    tables.write_candidates(tmp_path / "c", Candidates.empty())
+    assert len(tables.read_candidates(tmp_path / "c")) == 0
+    proposals = [Proposal(3, 0, 1, "k", "i", 2, 4, 0.5), Proposal(3, 1, 0, "l", "j", 0, 1, -1.0)]
+    tables.write_proposals(tmp_path / "p", proposals)
+    assert tables.read_proposals(tmp_path / "p") == proposals
+    tables.write_proposals(tmp_path / "p", [])
+    assert tables.read_proposals(tmp_path / "p") == []
+
+
+def test_clusters_file(tmp_path: Path) -> None:
+    clusters = [tables.Cluster(0, "beach", 3), tables.Cluster(1, "logos", 9, included=False)]
+    path = tmp_path / "clusters.yaml"
+    path.write_text(tables.dump_clusters(clusters, "abc"))
+    assert tables.load_clusters(path) == (clusters, "abc")
+    path.write_text("clusters: {")
+    with pytest.raises(InputError, match="cannot read the clusters"):
+        tables.load_clusters(path)
+
+
+@pytest.mark.parametrize(
+    ("read", "kind"),
+    [
+        (tables.read_features, "safetensors"),
+        (tables.read_candidates, "Parquet"),
+        (tables.read_proposals, "Parquet"),
+    ],
+)
+def test_broken_files_are_named(tmp_path: Path, read: object, kind: str) -> None:
+    path = tmp_path / "broken"
+    path.write_bytes(b"not this")
+    with pytest.raises(InputError, match=f"broken: cannot read this {kind} file"):
+        read(path)  # type: ignore[operator]
