@@ -1,0 +1,110 @@
+"""What a relation model is given, and what it gives back. NumPy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from haystack.errors import InputError
+from haystack.scene_graph import SceneGraph
+
+
+@dataclass(frozen=True)
+class SceneInput:
+    """One image with known objects (the PredCls setting), as a relation model sees it.
+
+    Args:
+        image_id: the image.
+        height, width: of the image, in pixels.
+        labels: int64 [N], object classes.
+        boxes: float32 [N, 4], x1, y1, x2, y2 in pixels; right and bottom exclusive.
+        id_map: int32 [height, width], segment id of every pixel, 0 = void; None where no masks
+            are known, then boxes stand for them.
+        segment_ids: int64 [N], the ids that the objects have in ``id_map``.
+
+    Raises:
+        InputError: the arrays disagree about N, the map about the size, or an id comes twice.
+    """
+
+    image_id: str
+    height: int
+    width: int
+    labels: npt.NDArray[np.int64]
+    boxes: npt.NDArray[np.float32]
+    id_map: npt.NDArray[np.int32] | None
+    segment_ids: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        count = len(self.labels)
+        shapes = {
+            "labels": (self.labels.shape, (count,)),
+            "boxes": (self.boxes.shape, (count, 4)),
+            "segment_ids": (self.segment_ids.shape, (count,)),
+        }
+        if self.id_map is not None:
+            shapes["id_map"] = (self.id_map.shape, (self.height, self.width))
+        for name, (came, expected) in shapes.items():
+            if came != expected:
+                raise InputError(
+                    f"expected {name} of shape {list(expected)}, got {list(came)}",
+                    record=self.image_id,
+                )
+        if len(np.unique(self.segment_ids)) != count:
+            raise InputError("expected every segment id once, got one twice", record=self.image_id)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def flipped(self) -> SceneInput:
+        """The mirror image: left and right swapped."""
+        boxes = self.boxes.copy()
+        boxes[:, [0, 2]] = self.width - self.boxes[:, [2, 0]]
+        id_map = None if self.id_map is None else np.ascontiguousarray(self.id_map[:, ::-1])
+        return replace(self, boxes=boxes, id_map=id_map)
+
+
+def scene_input(graph: SceneGraph, id_map: npt.NDArray[np.int32] | None) -> SceneInput:
+    """The objects of a scene graph as model input; relations are left behind.
+
+    Args:
+        graph: annotations of the image.
+        id_map: int32 [height, width], its panoptic PNG, or None.
+
+    Raises:
+        InputError: see ``SceneInput``.
+    """
+    return SceneInput(
+        image_id=graph.image_id,
+        height=graph.height,
+        width=graph.width,
+        labels=graph.labels,
+        boxes=graph.boxes,
+        id_map=id_map,
+        segment_ids=graph.segment_ids,
+    )
+
+
+def all_pairs(count: int) -> npt.NDArray[np.int64]:
+    """Every ordered pair of distinct objects, row-major: int64 [count * (count - 1), 2]."""
+    subject, target = np.divmod(np.arange(count * count, dtype=np.int64), max(count, 1))
+    return np.stack([subject, target], axis=1)[subject != target]
+
+
+@dataclass(frozen=True)
+class RelationLogits:
+    """A relation model's answer for one image.
+
+    Args:
+        image_id: the image.
+        pairs: int64 [R, 2], rows (subject, object); normally ``all_pairs`` of its objects.
+        logits: float32 [R, P], before the softmax.
+        no_relation: float32 [R], the logit that no predicate holds, or None where the model has
+            no such output.
+    """
+
+    image_id: str
+    pairs: npt.NDArray[np.int64]
+    logits: npt.NDArray[np.float32]
+    no_relation: npt.NDArray[np.float32] | None

@@ -1,0 +1,81 @@
+"""From annotated or segmented images on disk to relation scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from haystack.errors import InputError
+from haystack.io.panoptic_png import read_panoptic_png
+from haystack.models.relation.inputs import RelationLogits, SceneInput, scene_input
+from haystack.models.relation.protocol import RelationModel
+from haystack.scene_graph import RelationScores, SceneGraph, SceneGraphDataset, Split
+
+_CHUNK = 16
+
+
+def read_scene(dataset: SceneGraphDataset, graph: SceneGraph) -> SceneInput:
+    """A scene graph's objects and its panoptic PNG, where its record names one.
+
+    Raises:
+        InputError: the PNG is missing, broken or of another size than its record says.
+    """
+    if graph.pan_seg_file_name is None:
+        return scene_input(graph, None)
+    path = dataset.path_of(graph.pan_seg_file_name)
+    return scene_input(graph, read_panoptic_png(path, size=(graph.height, graph.width)))
+
+
+def predict_dataset(
+    model: RelationModel, dataset: SceneGraphDataset, split: Split = "test"
+) -> Iterator[RelationScores]:
+    """Predicate probabilities of every ordered pair of every image of a split, image by image.
+
+    Raises:
+        InputError: the model's predicates are not as many as the vocabulary's, or see
+            ``read_scene``.
+    """
+    if model.num_predicates != dataset.vocabulary.num_predicates:
+        raise InputError(
+            f"the model has {model.num_predicates} predicates, the annotations have "
+            f"{dataset.vocabulary.num_predicates}; use a model trained on this vocabulary"
+        )
+    graphs = dataset.split(split)
+    return (
+        relation_scores(answer)
+        for chunk in _chunks(graphs)
+        for answer in model.predict([read_scene(dataset, graph) for graph in chunk])
+    )
+
+
+def relation_scores(answer: RelationLogits) -> RelationScores:
+    """Softmax over the P + 1 outputs of each pair, the no-relation column apart.
+
+    Without a no-relation output the softmax runs over the P predicates.
+    """
+    if answer.no_relation is None:
+        probabilities = _softmax(answer.logits)
+        return RelationScores(answer.image_id, answer.pairs, probabilities)
+    probabilities = _softmax(np.concatenate([answer.logits, answer.no_relation[:, None]], axis=1))
+    return RelationScores(
+        image_id=answer.image_id,
+        pairs=answer.pairs,
+        scores=np.ascontiguousarray(probabilities[:, :-1]),
+        no_relation=np.ascontiguousarray(probabilities[:, -1]),
+    )
+
+
+def _softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max(axis=1, keepdims=True)
+    exponentials = np.exp(shifted)
+    return (exponentials / exponentials.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def _chunks(graphs: Iterable[SceneGraph]) -> Iterator[list[SceneGraph]]:
+    rest = iter(graphs)
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk

@@ -1,0 +1,1 @@
+"""Training and retraining of relation models, explicit negatives included."""

@@ -1,0 +1,164 @@
+"""The head and its features against numbers that the original OpenPSG code produced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from haystack.models.relation.batch import SceneBatch
+from haystack.models.relation.vctree import HeadOutput, VCTreeHead, tree_loss
+from haystack.models.relation.visual import VisualSpatialExtractor, box_maps, pyramid_levels
+from haystack.scene_graph import SceneGraph, Segment
+from haystack.training.config import LossConfig
+from haystack.training.losses import RelationTargets, relation_loss
+
+ORACLE = Path(__file__).parents[2] / "data" / "openpsg" / "openpsg_tiny_VCTreeHead.npz"
+PARTS = ("bbox_roi_extractor.", "relation_roi_extractor.")
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    with np.load(ORACLE) as stored:
+        return {name: torch.from_numpy(np.asarray(stored[name])) for name in stored.files}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["quirks", "fixed"])
+def network(request, oracle):
+    return request.param, *load(oracle, quirks=request.param)
+
+
+def load(oracle, *, quirks):
+    weights = {name[3:]: value for name, value in oracle.items() if name.startswith("w::")}
+    objects = VisualSpatialExtractor(channels=8, roi_dim=12)
+    unions = VisualSpatialExtractor(
+        channels=8, roi_dim=12, with_spatial=True, openpsg_quirks=quirks
+    )
+    head = VCTreeHead(
+        num_objects=133, num_predicates=56, roi_dim=12, embed_dim=6, hidden_dim=8, pooling_dim=20
+    )
+    for module, prefix in ((objects, PARTS[0]), (unions, PARTS[1])):
+        module.load_state_dict(
+            {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        )
+    # The decoder re-classifies objects; it takes no part where their classes are given.
+    head.load_state_dict(
+        {
+            k: v
+            for k, v in weights.items()
+            if not k.startswith((*PARTS, "context_layer.decoder_rnn."))
+        }
+    )
+    return objects.eval(), unions.eval(), head.eval()
+
+
+def make_batch(oracle, images):
+    offsets = np.cumsum([0] + [len(oracle[f"img{i}::boxes"]) for i in images]).tolist()
+    return SceneBatch(
+        labels=torch.cat([oracle[f"img{i}::labels0"] for i in images]),
+        boxes=torch.cat([oracle[f"img{i}::boxes"] for i in images]),
+        sizes=oracle["img_shape"].float().repeat(len(images), 1),
+        counts=tuple(len(oracle[f"img{i}::boxes"]) for i in images),
+        pairs=torch.cat(
+            [oracle[f"img{i}::pairs"] + offset for i, offset in zip(images, offsets, strict=False)]
+        ),
+        pair_counts=tuple(len(oracle[f"img{i}::pairs"]) for i in images),
+    )
+
+
+def run(oracle, network, batch, images) -> HeadOutput:
+    _, objects, unions, head = network
+    pyramid = [oracle[f"feat{level}"][images] for level in range(4)]
+    with torch.no_grad():
+        return head(batch, objects.objects(pyramid, batch), unions.unions(pyramid, batch))
+
+
+@pytest.mark.parametrize("images", [[0], [1], [2], [0, 1, 2], [2, 0]])
+def test_logits_are_the_originals(oracle, network, images):
+    output = run(oracle, network, make_batch(oracle, images), images)
+    expected = torch.cat([oracle[f"img{i}::logits"] for i in images])
+    difference = (output.logits - expected).abs().max().item()
+    quirks = network[0]
+    if quirks:
+        assert difference < 1e-6
+    else:
+        # A correct rectangle is another input, and must be noticed as one.
+        assert difference > 1e-3
+
+
+def test_losses_are_the_originals(oracle):
+    """All annotated pairs, one of an object with itself included, and pairs free both ways."""
+    images = [0, 1]
+    batch = make_batch(oracle, images)
+    rows, labels, related = [], [], torch.zeros(2, 7, 7, dtype=torch.bool)
+    first = 0
+    for image in images:
+        relations = oracle[f"img{image}::gt_rels1"]
+        count = len(oracle[f"img{image}::boxes"])
+        for subject, target, predicate in relations.tolist():
+            rows.append((subject + first, target + first))
+            labels.append(predicate)
+            related[image, subject, target] = related[image, target, subject] = True
+        for subject, target in oracle[f"img{image}::pairs"].tolist():
+            if not related[image, subject, target]:
+                rows.append((subject + first, target + first))
+                labels.append(0)
+        first += count
+    assert len(rows) == int(oracle["train::num_samples"])
+    batch = SceneBatch(
+        batch.labels, batch.boxes, batch.sizes, batch.counts, torch.tensor(rows), (len(rows), 0)
+    )
+    output = run(oracle, (True, *load(oracle, quirks=True)), batch, images)
+
+    relation = F.cross_entropy(output.logits, torch.tensor(labels))
+    assert relation.item() == pytest.approx(oracle["loss::loss_relation"].item(), abs=1e-5)
+    tree = tree_loss(output.tree_logits, related, batch.present)
+    assert tree.item() == pytest.approx(oracle["loss::loss_vctree_binary"].item(), abs=1e-5)
+
+
+def test_our_loss_with_weights_of_one_is_the_originals_rule(oracle):
+    """Image 0 without its self relation: mean over positives and pairs free both ways."""
+    batch = make_batch(oracle, [0])
+    output = run(oracle, (True, *load(oracle, quirks=True)), batch, [0])
+    relations = oracle["img0::gt_rels1"].numpy().copy()
+    relations = relations[relations[:, 0] != relations[:, 1]]
+    relations[:, 2] -= 1
+    segments = tuple(Segment(i + 1, 0, 1, (0, 0, 1, 1)) for i in range(7))
+    graph = SceneGraph("0", 93, 121, "0.jpg", segments=segments, relations=relations)
+    ours = relation_loss(
+        output.logits,
+        [RelationTargets.from_graph(graph, 56)],
+        LossConfig(
+            background="neither_direction", background_weight=1.0, background_ratio=float("inf")
+        ),
+    )
+    annotated = {(s, o): p for s, o, p in relations.tolist()}
+    labels, rows = [], []
+    for row, (s, o) in enumerate(batch.pairs.tolist()):
+        if (s, o) in annotated or (o, s) not in annotated:
+            rows.append(row)
+            labels.append(annotated.get((s, o), -1) + 1)
+    expected = F.cross_entropy(output.logits[rows], torch.tensor(labels))
+    assert ours["relation"].item() == pytest.approx(expected.item(), abs=1e-6)
+    assert ours["negative"].item() == 0
+
+
+def test_pyramid_levels_follow_the_box_scale():
+    sides = torch.tensor([0.0, 54.9, 111.0, 112.0, 223.0, 447.0, 5000.0])
+    boxes = torch.stack([torch.zeros(7), torch.zeros(7), sides, sides], dim=1)
+    assert pyramid_levels(boxes, 4).tolist() == [0, 0, 1, 1, 2, 3, 3]
+
+
+def test_box_maps_draw_the_boxes_and_the_quirk_draws_other_columns():
+    boxes = torch.tensor([[0.0, 10.0, 54.0, 20.0]])
+    size = torch.tensor([[27.0, 54.0]])  # one row a cell, half a column a pixel
+    right = box_maps(boxes, boxes, size, openpsg_quirks=False)[0]
+    assert torch.equal(right[0], right[1])
+    assert right[0].sum() == 27 * 11
+    assert right[0, 10:21].all()
+    quirk = box_maps(boxes, boxes, size, openpsg_quirks=True)[0]
+    assert torch.equal(quirk[0], right[0])
+    assert quirk[1].sum() == 0  # rows from x2 = 27 lie outside
