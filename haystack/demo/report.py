@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import haystack
 from haystack import Report, files
@@ -32,7 +32,7 @@ _STAND_INS = (
         "EfficientNet-Lite0, ImageNet weights from a package",
         "DINOv2 ViT-L/14, CLS token",
     ),
-    ("clusters", "k-means, k = 4", "k-means, k = 50"),
+    ("clusters", "k-means, k = 3", "k-means, k = 50"),
     ("masks", "COCO's panoptic annotations, precomputed", "predicted panoptic masks"),
     (
         "relation model",
@@ -59,6 +59,13 @@ _TABLE_METRICS = ("P-AUC", "PDD", "PDO", "R@50")
 _OVERALL = ("P-AUC", "PDD", "PDO", "R@20", "R@50", "mR@50", "ngR@50")
 
 
+class Comparison(NamedTuple):
+    """Evaluations on the held-out photographs: of a first model, and of those retrained from it."""
+
+    before: Report
+    after: Report
+
+
 def render_report(
     path: Path,
     *,
@@ -69,8 +76,7 @@ def render_report(
     second_queue: Sequence[Proposal],
     answered: Mapping[str, Any],
     exported: Mapping[str, Any],
-    before: Report,
-    after: Report,
+    comparisons: Sequence[Comparison],
     seconds: float,
     machine: str,
 ) -> dict[str, Any]:
@@ -85,8 +91,7 @@ def render_report(
         second_queue: proposals of the last one.
         answered: what the verb ``annotate`` said.
         exported: what the verb ``export`` said.
-        before: evaluation of the first model.
-        after: evaluation of the retrained ones.
+        comparisons: evaluations before and after retraining, one for each seed of training.
         seconds: how long the demo took so far.
         machine: what it ran on, in words.
     """
@@ -102,6 +107,7 @@ def render_report(
     pairs = sum(len(image.segments) * (len(image.segments) - 1) for image in images.values())
     names = data.train.vocabulary.predicate_classes
     yields, totals, chart = _yields([names[predicate] for predicate in rare], answered, data, pairs)
+    overall = [_overall(name, comparisons) for name in _OVERALL]
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         _TEMPLATE.read_text(encoding="utf-8")
     )
@@ -120,12 +126,10 @@ def render_report(
         totals=totals,
         yield_chart=markupsafe.Markup(chart),
         export=exported,
-        protocol=before.protocol,
-        table=_table(before, after, [names[predicate] for predicate in rare]),
-        overall=[
-            {"name": name, "before": before.metrics[name], "after": after.metrics[name]}
-            for name in _OVERALL
-        ],
+        protocol=comparisons[0].before.protocol,
+        table=_table(comparisons[0], [names[predicate] for predicate in rare]),
+        overall=overall,
+        seeds=len(comparisons),
         second_round={"proposals": len(second_queue)},
         workspace=campaign,
         commands=_COMMANDS,
@@ -138,8 +142,7 @@ def render_report(
         "needles_per_100": totals["haystack"],
         "random_per_100": totals["random"],
         "pairs": pairs,
-        "before": json.loads(json.dumps(before.to_dict()["metrics"])),
-        "after": json.loads(json.dumps(after.to_dict()["metrics"])),
+        "retraining": overall,
     }
 
 
@@ -173,6 +176,7 @@ def _yields(
     totals["haystack"] = 100 * totals["found"] / max(1, totals["answers"])
     totals["random"] = 100 * totals["random_found"] / max(1, totals["answers"])
     totals["pairs"] = pairs
+    totals["skipped"] = answered["unannotated"]
     chart = yield_figure(
         [row["hits"] for row in rows], [row["chance"] for row in rows], totals["positives"]
     )
@@ -233,9 +237,23 @@ def _queues(
     return queues
 
 
-def _table(before: Report, after: Report, names: Sequence[str]) -> list[dict[str, Any]]:
+def _overall(name: str, comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """One metric over all predicates: means over the seeds, and the change for each of them."""
+    before = [comparison.before.metrics[name] for comparison in comparisons]
+    after = [comparison.after.metrics[name] for comparison in comparisons]
+    changes = [b - a for a, b in zip(before, after, strict=True)]
+    return {
+        "name": name,
+        "before": fmean(before),
+        "after": fmean(after),
+        "change": fmean(changes),
+        "changes": changes,
+    }
+
+
+def _table(comparison: Comparison, names: Sequence[str]) -> list[dict[str, Any]]:
     """Rows like the paper's Table 1: each metric before and after, per rare predicate."""
-    reports = [report.to_dict()["per_predicate"] for report in (before, after)]
+    reports = [report.to_dict()["per_predicate"] for report in comparison]
     rows = []
     for name in names:
         values = [report[name][metric] for metric in _TABLE_METRICS for report in reports]

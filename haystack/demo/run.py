@@ -21,16 +21,13 @@ from typing import Any
 import haystack
 from haystack.cli.outcome import Outcome
 from haystack.demo.data import DemoData, prepare, rare_predicates
-from haystack.demo.report import render_report
+from haystack.demo.report import Comparison, render_report
 from haystack.errors import InputError
 from haystack.io import read_psg, write_psg
 from haystack.io.prediction_parquet import read_prediction_parquet
 from haystack.scene_graph import RelationScores
 
 _MARK = ".haystack-demo"
-
-ANSWERS = 30
-"""Simulated answers per rare predicate."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +37,15 @@ class DemoSettings:
     Args:
         out: folder for everything it makes.
         answers: simulated answers per rare predicate.
-        seed: of training.
+        seed: of the first training.
+        seeds: trainings that the comparison before and after rests on; seeds count up.
         steps: training steps; None = as the configuration says.
     """
 
     out: Path
-    answers: int = ANSWERS
+    answers: int = 30
     seed: int = 0
+    seeds: int = 3
     steps: int | None = None
 
 
@@ -64,13 +63,10 @@ def run_demo(settings: DemoSettings) -> Outcome:
     rare = rare_predicates(data.train, data.held_out)
     names = [vocabulary.predicate_classes[predicate] for predicate in rare]
     campaign = out / "campaign"
-    training = ["train", "train/vctree_psg_mini", f"seed={settings.seed}"]
-    if settings.steps is not None:
-        training.append(f"steps={settings.steps}")
 
     _say("Learning relations from the training photographs")
     before = out / "model"
-    _verb(*training, f"annotations={data.train_folder / 'annotation.json'}", "--out", before)
+    _train(settings, settings.seed, data.train_folder / "annotation.json", before)
 
     _say("Searching the held-out photographs")
     _verb(
@@ -112,25 +108,31 @@ def run_demo(settings: DemoSettings) -> Outcome:
     )
 
     _say("Retraining on the answers, each half of the photographs for the other")
-    predictions_before = _predict(before, data)
-    predictions_after: dict[str, RelationScores] = {}
-    for number, (learned, measured) in enumerate((data.folds, data.folds[::-1])):
-        part = data.train_folder / f"with-answers-{number}.json"
-        _keep_answers_of(merged, learned, data, part)
-        after = out / f"model-retrained-{number}"
-        _verb(*training, f"annotations={part}", "--out", after)
-        fold = _predict(after, data)
-        predictions_after.update({image_id: fold[image_id] for image_id in measured})
-
-    _say("Measuring before and after")
-    reports = [
-        haystack.evaluate(data.held_out, predictions.values(), split="all")
-        for predictions in (predictions_before, predictions_after)
-    ]
+    parts = []
+    for number, learned in enumerate(data.folds):
+        parts.append(data.train_folder / f"with-answers-{number}.json")
+        _keep_answers_of(merged, learned, data, parts[-1])
+    comparisons = []
+    for seed in range(settings.seed, settings.seed + settings.seeds):
+        first = before
+        if seed != settings.seed:
+            first = out / f"model-seed-{seed}"
+            _train(settings, seed, data.train_folder / "annotation.json", first)
+        after: dict[str, RelationScores] = {}
+        for number, measured in enumerate(data.folds[::-1]):
+            retrained = out / f"model-seed-{seed}-retrained-{number}"
+            _train(settings, seed, parts[number], retrained)
+            scores = _predict(retrained, data)
+            after.update({image_id: scores[image_id] for image_id in measured})
+        reports = [
+            haystack.evaluate(data.held_out, scores.values(), split="all")
+            for scores in (_predict(first, data), after)
+        ]
+        comparisons.append(Comparison(*reports))
 
     _say("Proposing again with a model retrained on all answers")
     again = out / "model-again"
-    _verb(*training, f"annotations={merged}", "--out", again)
+    _train(settings, settings.seed, merged, again)
     _verb("score", campaign, f"score.model={again / 'model.safetensors'}")
     _verb("propose", campaign)
 
@@ -144,8 +146,7 @@ def run_demo(settings: DemoSettings) -> Outcome:
         second_queue=_proposals(campaign),
         answered=answered.data,
         exported=exported.data,
-        before=reports[0],
-        after=reports[1],
+        comparisons=comparisons,
         seconds=time.monotonic() - started,
         machine=f"{os.cpu_count()} cores, {platform.machine()}, CPU only",
     )
@@ -188,6 +189,19 @@ def _verb(*arguments: object) -> Outcome:
     outcome: Outcome = args.run(args)
     print(outcome.text.strip(), file=sys.stderr, flush=True)
     return outcome
+
+
+def _train(settings: DemoSettings, seed: int, annotations: Path, out: Path) -> None:
+    steps = [] if settings.steps is None else [f"steps={settings.steps}"]
+    _verb(
+        "train",
+        "train/vctree_psg_mini",
+        f"annotations={annotations}",
+        f"seed={seed}",
+        *steps,
+        "--out",
+        out,
+    )
 
 
 def _predict(model: Path, data: DemoData) -> dict[str, RelationScores]:

@@ -38,6 +38,7 @@ def cluster_features(
     iterations: int,
     seed: int,
     sample_per_cluster: int,
+    normalise: bool = False,
     gpu: bool = False,
 ) -> Clustering:
     """Train k-means on a sample and assign all points.
@@ -48,6 +49,8 @@ def cluster_features(
         iterations: rounds of Lloyd's algorithm.
         seed: of the sample and the initial centroids.
         sample_per_cluster: training uses at most ``k * sample_per_cluster`` points.
+        normalise: subtract the mean and scale to length one first; centroids and distances are
+            those of the normalised features.
         gpu: run on the GPUs.
 
     Raises:
@@ -58,6 +61,9 @@ def cluster_features(
     faiss = _import_faiss()
     points = np.ascontiguousarray(features, dtype=np.float32)
     count, dimension = points.shape
+    if normalise:
+        points = points - points.mean(axis=0)
+        points /= np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
     if k > count:
         raise InputError(
             f"{k} clusters were asked for and there are {count} images; choose k <= {count}"

@@ -87,6 +87,9 @@ class ClusterConfig:
         sample_per_cluster: k-means trains on at most ``k * sample_per_cluster`` points, drawn at
             random; all points are then assigned. FAISS's own default of 256 is applied silently
             there; here the manifest says how many points were used.
+        normalise: centre the features and scale them to length one first, so that clusters follow
+            directions. Helps features whose length says little, as those of ImageNet classifiers;
+            the paper clusters DINOv2's as they are.
         gpu: run on the GPUs; an error where there is none that works, never a silent fall to CPU.
         sheet_images: images on each cluster's contact sheet, those nearest to its centroid.
     """
@@ -95,6 +98,7 @@ class ClusterConfig:
     iterations: int = 25
     seed: int = 0
     sample_per_cluster: int = 256
+    normalise: bool = False
     gpu: bool = False
     sheet_images: int = 24
 

@@ -132,6 +132,7 @@ class ClusterJob:
             iterations=self._config.iterations,
             seed=self._config.seed,
             sample_per_cluster=self._config.sample_per_cluster,
+            normalise=self._config.normalise,
             gpu=self._config.gpu,
         )
         assignments = tables.Assignments(keys, clustering.cluster, clustering.distance)

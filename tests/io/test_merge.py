@@ -80,7 +80,9 @@ def test_one_id_for_two_images_is_refused_unless_prefixed():
     other = dataset(replace(graph("1", [(0, 1, 4)]), height=5), faulty_segments={"1": (0,)})
     with pytest.raises(InputError, match="--prefix-ids"):
         merge_psg(base, other)
-    merged, _ = merge_psg(base, other, prefix_ids="sa-", prefix_images="sa1b/", prefix_masks="masks/")
+    merged, _ = merge_psg(
+        base, other, prefix_ids="sa-", prefix_images="sa1b/", prefix_masks="masks/"
+    )
     assert [image.image_id for image in merged.graphs] == ["1", "sa-1"]
     assert merged.graphs[1].file_name == "sa1b/1.jpg"
     assert merged.graphs[1].pan_seg_file_name == "masks/1.png"

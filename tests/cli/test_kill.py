@@ -1,0 +1,61 @@
+"""SIGKILL in the middle of ``train`` and ``merge``: run again, the files are the same bytes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+
+
+def haystack(*argv):
+    return subprocess.Popen(
+        [sys.executable, "-m", "haystack", *map(str, argv)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def content(folder):
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if not path.name.startswith(".tmp-")
+    }
+
+
+def test_training(tmp_path):
+    verb = ("train", "train/vctree_psg_mini", "steps=12", "log_every=4", "--out")
+    assert haystack(*verb, tmp_path / "undisturbed").wait() == 0
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for seconds in (0.5, 3.0, 5.0):
+        process = haystack(*verb, killed)
+        time.sleep(seconds)
+        process.kill()
+        process.wait()
+    assert haystack(*verb, killed).wait() == 0
+    undisturbed = content(tmp_path / "undisturbed")
+    assert set(undisturbed) == {"config.yaml", "metrics.jsonl", "model.safetensors"}
+    assert content(killed) == undisturbed
+
+
+def test_merging(tmp_path):
+    verb = ("merge", "psg-mini", "psg-mini", "--prefix-ids", "x", "--out")
+    (tmp_path / "undisturbed").mkdir()
+    (tmp_path / "killed").mkdir()
+    assert haystack(*verb, tmp_path / "undisturbed" / "m.json").wait() == 0
+    whole = content(tmp_path / "undisturbed")
+    for seconds in (0.1, 0.25, 0.4, 0.55):
+        process = haystack(*verb, tmp_path / "killed" / "m.json")
+        time.sleep(seconds)
+        process.kill()
+        process.wait()
+        for name, text in content(tmp_path / "killed").items():
+            assert text == whole[name]
+    assert haystack(*verb, tmp_path / "killed" / "m.json").wait() == 0
+    assert content(tmp_path / "killed") == whole
