@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
 
-demo: $(VENV)/.demo  ## run the whole loop on bundled photographs; opens nothing, writes $(DEMO)/report.html
+demo: $(VENV)/.demo  ## run the whole loop on bundled photographs; writes demo-run/report.html
 	$(BIN)/haystack demo $(DEMO)
 
 test: $(VENV)/.dev  ## run the tests (all but the slow ones)

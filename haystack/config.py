@@ -134,6 +134,10 @@ def _parse_override(override: str) -> Mapping[str, Any]:
         raise InputError(
             f"expected key=value, for example seed=7, got {override!r}", path=_COMMAND_LINE
         )
+    if text[:1] in ("[", "{") and text[-1] not in "]}":
+        raise InputError(
+            f"{override!r} breaks off; quote it for the shell: '{key}=[a, b]'", path=_COMMAND_LINE
+        )
     nested: Any = parse_yaml(text, path=f"{_COMMAND_LINE}, {key}") if text else ""
     for part in reversed(key.split(".")):
         nested = {part: nested}

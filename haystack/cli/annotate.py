@@ -161,7 +161,8 @@ def _serve(args: argparse.Namespace, workspace: Workspace, store: AnnotationStor
 
     if not store.progress():
         raise InputError(
-            f"the queue is empty; run: haystack propose {args.workspace}", path=args.workspace
+            "the queue is empty: haystack propose found nothing to ask (it says why)",
+            path=args.workspace,
         )
 
     class CampaignMedia(WorkspaceMedia):

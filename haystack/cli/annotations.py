@@ -31,12 +31,12 @@ def add_verbs(verbs: Any) -> None:
         help="which side wins where a triple is labelled both ways (default: refuse)",
     )
     merge.add_argument("--prefix-ids", default="", help="put before each image id of the additions")
-    merge.add_argument(
-        "--prefix-images", default="", help="put before each image file name of the additions"
-    )
-    merge.add_argument(
-        "--prefix-masks", default="", help="put before each panoptic PNG's name of the additions"
-    )
+    for option, what in (("images", "image file"), ("masks", "panoptic PNG")):
+        merge.add_argument(
+            f"--prefix-{option}",
+            help=f"put before each {what}'s name of the additions (default: names that lead to a "
+            "file are made relative to the merged file, others stay)",
+        )
     merge.add_argument(
         "--integer-ids", action="store_true", help="write image ids as integers, not text"
     )
@@ -100,22 +100,31 @@ def _stats(args: argparse.Namespace) -> Outcome:
 
 def _merge(args: argparse.Namespace) -> Outcome:
     """Append the images and labels of one or more files to a PSG file, losing nothing."""
-    from haystack.io.merge import merge_psg
-    from haystack.io.psg import read_psg, write_psg
+    from haystack.io.merge import merge_psg, relocated
+    from haystack.io.psg import FAULTY_SEGMENTS, read_psg, write_psg
 
-    merged = read_psg(args.base)
+    folder = args.out.parent
+    merged = relocated(read_psg(args.base), folder)
     reports = []
-    for addition in args.additions:
+    for path in args.additions:
+        addition = relocated(
+            read_psg(path),
+            folder,
+            images=args.prefix_images is None,
+            masks=args.prefix_masks is None,
+        )
         merged, report = merge_psg(
             merged,
-            read_psg(addition),
+            addition,
             on_conflict=args.on_conflict,
             prefix_ids=args.prefix_ids,
-            prefix_images=args.prefix_images,
-            prefix_masks=args.prefix_masks,
+            prefix_images=args.prefix_images or "",
+            prefix_masks=args.prefix_masks or "",
         )
-        reports.append({"addition": addition, **report})
+        reports.append({"addition": path, **report})
     write_psg(merged, args.out, integer_ids=args.integer_ids)
+    masks = [graph.pan_seg_file_name for graph in merged.graphs if graph.pan_seg_file_name]
+    lost = [name for name in masks if not merged.path_of(name).is_file()]
     lines = [
         f"{report['addition']}: {report['new_images']} new images, "
         f"{report['merged_images']} merged into existing ones, "
@@ -124,4 +133,12 @@ def _merge(args: argparse.Namespace) -> Outcome:
         for report in reports
     ]
     lines.append(f"wrote {len(merged)} images to {args.out}")
-    return Outcome("\n".join(lines), {"out": args.out, "images": len(merged), "merges": reports})
+    if merged.faulty_segments:
+        lines.append(f"wrote the list of faulty segments to {folder / FAULTY_SEGMENTS}")
+    if lost:
+        lines.append(
+            f"{len(lost)} panoptic PNGs are not where the merged file says, the first is "
+            f"{lost[0]}; training needs them there (see --prefix-masks)"
+        )
+    data = {"out": args.out, "images": len(merged), "missing_masks": len(lost), "merges": reports}
+    return Outcome("\n".join(lines), data)

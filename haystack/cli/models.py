@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from haystack.cli.outcome import Outcome
+from haystack.cli.stages import find_model
+from haystack.errors import InputError
 
 
 def add_verbs(verbs: Any) -> None:
@@ -25,8 +27,13 @@ def add_verbs(verbs: Any) -> None:
         "predict", help="score the annotated objects of a data set", description=_predict.__doc__
     )
     predict.add_argument("annotations", help="PSG or Haystack JSON, or 'psg-mini'")
-    predict.add_argument("--model", type=Path, required=True, help="a model.safetensors")
-    predict.add_argument("--out", type=Path, required=True, help="prediction file, .parquet")
+    predict.add_argument("--model", required=True, help="a model.safetensors, or its folder")
+    predict.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="prediction file: .parquet, or .npy as the authors' tools write it",
+    )
     predict.add_argument("--split", choices=("train", "test", "all"), default="all")
     predict.add_argument("--device", default="cpu")
     predict.set_defaults(run=_predict)
@@ -79,15 +86,21 @@ def _train(args: argparse.Namespace) -> Outcome:
 def _predict(args: argparse.Namespace) -> Outcome:
     """Score every ordered pair of the annotated objects of each image (PredCls)."""
     from haystack.io import read_psg
+    from haystack.io.haystack_npy import write_haystack_npy
     from haystack.io.prediction_parquet import write_prediction_parquet
     from haystack.models.relation.files import load_relation_model
     from haystack.models.relation.predict import predict_dataset
 
+    if args.out.suffix not in (".parquet", ".npy"):
+        raise InputError("expected a name that ends in .parquet or .npy", path=args.out)
     dataset = read_psg(args.annotations)
-    model = load_relation_model(args.model, args.device)
-    count = write_prediction_parquet(
-        predict_dataset(model, dataset, args.split), args.out, dataset.vocabulary.predicate_classes
-    )
+    model = load_relation_model(find_model(args.model), args.device)
+    predictions = predict_dataset(model, dataset, args.split)
+    if args.out.suffix == ".npy":
+        write_haystack_npy(predictions, args.out)
+    else:
+        write_prediction_parquet(predictions, args.out, dataset.vocabulary.predicate_classes)
+    count = len(dataset.split(args.split))
     return Outcome(f"wrote {count} images to {args.out}", {"out": args.out, "images": count})
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import json
 import logging
 import math
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -24,6 +26,12 @@ class _Parser(argparse.ArgumentParser):
     """Usage errors as one sentence with exit code 2, and the way to the help."""
 
     def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if wrong is not None:
+            known = [name.strip("' ") for name in wrong[2].split(",")]
+            near = difflib.get_close_matches(wrong[1], known, n=2)
+            hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(known)}"
+            message = f"{message[: wrong.start()]}unknown {wrong[1]!r}; {hint}"
         self.exit(BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
@@ -67,8 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcome: Outcome = args.run(args)
     except HaystackError as error:
         return _fail(args, str(error), error.exit_code)
-    except BrokenPipeError:
-        return FAILURE
     except KeyboardInterrupt:
         return _fail(args, "interrupted; what was finished is kept, run it again to go on", FAILURE)
     except Exception as error:
@@ -79,14 +85,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if outcome.text:
         print(outcome.text, file=sys.stderr)
     if args.json:
-        print(json.dumps(jsonable(outcome.data), ensure_ascii=False, allow_nan=False))
+        _print_json(jsonable(outcome.data))
     return outcome.exit_code
+
+
+def _print_json(content: Any) -> None:
+    try:
+        print(json.dumps(content, ensure_ascii=False, allow_nan=False), flush=True)
+    except BrokenPipeError:  # the reader has seen enough; Python must not complain at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(args: argparse.Namespace, message: str, exit_code: int) -> int:
     print(f"haystack {args.verb}: {message}", file=sys.stderr)
     if args.json:
-        print(json.dumps({"error": message, "exit_code": exit_code}, ensure_ascii=False))
+        _print_json({"error": message, "exit_code": exit_code})
     return exit_code
 
 

@@ -56,12 +56,12 @@ def add_database_argument(verb: argparse.ArgumentParser) -> None:
 
 
 def open_workspace(args: argparse.Namespace) -> Workspace:
-    """The workspace of a verb's arguments, with its settings saved."""
+    """The workspace of a verb's arguments; its settings are not saved yet."""
     from haystack.cli.configs import find_config
     from haystack.pipeline.workspace import Workspace
 
     config = None if args.config is None else find_config(args.config)
-    return Workspace.create(args.workspace, config_file=config, overrides=args.settings)
+    return Workspace.configured(args.workspace, config_file=config, overrides=args.settings)
 
 
 def database_of(args: argparse.Namespace) -> str:
@@ -91,7 +91,32 @@ def _run_stage(args: argparse.Namespace) -> Outcome:
 
     workspace = open_workspace(args)
     job = _BUILD[args.verb](workspace, args)
-    return stage_outcome(LocalExecutor(workspace.root).run(job))
+    workspace.save()  # only now: settings that a stage refuses must not be remembered
+    outcome = stage_outcome(LocalExecutor(workspace.root).run(job))
+    return _with_queue(workspace, outcome) if args.verb == "propose" else outcome
+
+
+def _with_queue(workspace: Workspace, outcome: Outcome) -> Outcome:
+    """The outcome of ``propose`` with the length of each predicate's queue."""
+    names = workspace.vocabulary.predicate_classes
+    queue = dict.fromkeys((names[p] for p in workspace.predicate_indices()), 0)
+    for proposal in workspace.proposals():
+        queue[names[proposal.predicate]] += 1
+    lines = [outcome.text, table(("predicate", "proposals"), list(queue.items()))]
+    empty = [name for name, count in queue.items() if not count]
+    if empty:
+        least = workspace.config.score.min_count
+        lines.append(
+            f"nothing to propose for: {', '.join(empty)}; every candidate is answered, faulty or "
+            "filtered out"
+        )
+        if least:
+            lines.append(
+                f"the filter asks that score.statistics holds the subject's class with the "
+                f"predicate, and the predicate with the object's class, at least {least} times; "
+                "score again with a lower score.min_count (0 = no filter) or larger statistics"
+            )
+    return Outcome("\n".join(lines), {**outcome.data, "queue": queue}, outcome.exit_code)
 
 
 def _embed_job(workspace: Workspace, args: argparse.Namespace) -> Job:
@@ -125,9 +150,7 @@ def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     from haystack.statistics import TripletStatistics
 
     config, vocabulary = workspace.config.score, workspace.vocabulary
-    model = Path(_required(workspace, "score.model", config.model))
-    if not model.is_file():
-        raise InputError("no such relation model; make one with: haystack train", path=model)
+    model = find_model(_required(workspace, "score.model", config.model))
     counted = read_psg(
         _required(workspace, "score.statistics", config.statistics), vocabulary=vocabulary
     )
@@ -161,6 +184,19 @@ _BUILD = {
 }
 
 
+def find_model(path: str | Path) -> Path:
+    """A relation model's file: the path itself, or ``model.safetensors`` in a folder of training.
+
+    Raises:
+        InputError: there is none.
+    """
+    path = Path(path)
+    file = path / "model.safetensors" if path.is_dir() else path
+    if not file.is_file():
+        raise InputError("no such relation model; make one with: haystack train", path=file)
+    return file
+
+
 def _required(workspace: Workspace, key: str, value: str) -> str:
     if not value:
         raise InputError(
@@ -192,9 +228,25 @@ def _status(args: argparse.Namespace) -> Outcome:
     """Say how far each stage of a workspace is; reads manifests only."""
     from haystack.executors.status import read_status
 
-    stages = read_status(args.workspace)
-    rows = [(s.stage, s.shards, s.inputs, s.ok, s.quarantined, round(s.seconds, 1)) for s in stages]
-    header = ("stage", "shards", "inputs", "ok", "quarantined", "seconds")
+    if not (args.workspace / "workspace.yaml").is_file():
+        raise InputError(
+            "this folder is no workspace: it has no workspace.yaml", path=args.workspace
+        )
+    order = [*_HELP, "export"]
+    stages = sorted(read_status(args.workspace), key=lambda status: order.index(status.stage))
+    rows = [
+        (
+            s.stage,
+            s.shards,
+            s.inputs,
+            s.ok,
+            s.quarantined,
+            round(s.seconds, 1),
+            f"outdated by {s.outdated_by}" if s.outdated_by else "up to date",
+        )
+        for s in stages
+    ]
+    header = ("stage", "shards", "inputs", "ok", "quarantined", "seconds", "state")
     return Outcome(
         table(header, rows) if rows else "no stage has run here yet",
         {"stages": [dict(zip(header, row, strict=True)) for row in rows]},

@@ -99,10 +99,6 @@ def run_demo(settings: DemoSettings) -> Outcome:
         "merge",
         data.train_folder / "annotation.json",
         campaign / "export" / "annotation.json",
-        "--prefix-images",
-        os.path.relpath(data.held_out_folder / "images", data.train_folder) + "/",
-        "--prefix-masks",
-        os.path.relpath(campaign / "export", data.train_folder) + "/",
         "--out",
         merged,
     )

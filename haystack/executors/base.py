@@ -122,11 +122,14 @@ class Job(Protocol):
     def shards(self) -> Sequence[str]:
         """Names of the shards, in a fixed order; letters, digits and ``_ . + -`` only."""
 
-    def fingerprint(self, shard: str) -> Mapping[str, Any]:
-        """Everything that determines the shard's output, as JSON-able values.
+    def inputs(self, shard: str) -> Mapping[str, str]:
+        """Outputs of other stages that the shard is made from: name -> checksum."""
 
-        The stage's settings, hashes of the models used, checksums of upstream outputs. An equal
-        fingerprint means that the shard need not be computed again.
+    def fingerprint(self, shard: str) -> Mapping[str, Any]:
+        """What else determines the shard's output, as JSON-able values.
+
+        The stage's settings, hashes of the models used, what the source says of its images. Equal
+        inputs and an equal fingerprint mean that the shard need not be computed again.
         """
 
     def run(self, shard: str, out: Outputs) -> Counts:

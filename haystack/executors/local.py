@@ -84,7 +84,9 @@ class LocalExecutor:
 
     def _shard(self, job: Job, shard: str, progress: _Progress) -> tuple[Manifest, bool]:
         old = read_manifest(self._root, job.name, shard)
-        fingerprint = files.sha256_text(files.canonical_json(job.fingerprint(shard)))
+        inputs = dict(job.inputs(shard))
+        known = {"inputs": inputs, "job": job.fingerprint(shard)}
+        fingerprint = files.sha256_text(files.canonical_json(known))
         if old is not None and old.fingerprint == fingerprint and old.complete(self._root):
             progress.shard(old.counts["in"])
             return old, False
@@ -98,6 +100,7 @@ class LocalExecutor:
                 fingerprint=fingerprint,
                 version=haystack.__version__,
                 counts=counts_with_quarantine(counts, out),
+                inputs=inputs,
                 files=describe_outputs(out),
                 quarantined=tuple(out.quarantined),
                 seconds=round(time.monotonic() - started, 3),

@@ -44,6 +44,7 @@ class Manifest:
         version: of Haystack, when it was computed. Not part of the fingerprint: an upgrade
             does not throw away weeks of work; a stage whose output changes says so itself.
         counts: ``in``, ``ok``, ``quarantined`` and what else the stage counted.
+        inputs: outputs of other stages that it was made from: name -> checksum then.
         files: output name relative to the workspace -> size and checksum.
         quarantined: items that were set aside, in the order in which they were met.
         seconds: wall time; the one value that differs between equal runs.
@@ -54,6 +55,7 @@ class Manifest:
     fingerprint: str
     version: str
     counts: Mapping[str, int]
+    inputs: Mapping[str, str]
     files: Mapping[str, OutputFile]
     quarantined: tuple[Quarantined, ...]
     seconds: float
@@ -67,6 +69,25 @@ class Manifest:
         return {
             name: entry.sha256 for name, entry in self.files.items() if entry.sha256 is not None
         }
+
+
+class CurrentChecksums:
+    """What the manifests of a workspace say of its files now; each stage is read once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._stages: dict[str, dict[str, str]] = {}
+
+    def outdated_stage(self, manifest: Manifest) -> str | None:
+        """The stage whose outputs have changed since ``manifest`` was made from them, if any."""
+        for name, checksum in manifest.inputs.items():
+            stage = name.partition("/")[0]
+            if stage not in self._stages:
+                made = read_manifests(self._root, stage)
+                self._stages[stage] = {k: v for m in made for k, v in m.checksums().items()}
+            if self._stages[stage].get(name) != checksum:
+                return stage
+        return None
 
 
 def describe_outputs(out: Outputs) -> dict[str, OutputFile]:

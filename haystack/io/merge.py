@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -82,7 +84,7 @@ def merge_psg(
             graphs[graph.image_id] = graph
             continue
         _compare_images(known, graph)
-        graphs[graph.image_id] = _merge_rows(known, graph, on_conflict, report)
+        graphs[graph.image_id] = _merge_rows(known, graph, on_conflict, report, base.vocabulary)
         report["merged_images"] += 1
     faulty = {key: set(value) for key, value in base.faulty_segments.items()}
     for image_id, positions in addition.faulty_segments.items():
@@ -96,6 +98,37 @@ def merge_psg(
         faulty_segments={key: tuple(sorted(value)) for key, value in faulty.items()},
     )
     return merged, report
+
+
+def relocated(
+    dataset: SceneGraphDataset, folder: str | Path, *, images: bool = True, masks: bool = True
+) -> SceneGraphDataset:
+    """``dataset`` with its file names relative to another folder, as they must be if moved there.
+
+    Only names that lead to a file now are rewritten. Others (PSG's ``train2017/...``, which are
+    relative to a folder of images that the file does not know) stay as they are.
+
+    Args:
+        dataset: read from a file, so that its root is known.
+        folder: where the annotation file will lie.
+        images: rewrite the names of images.
+        masks: rewrite the names of panoptic PNGs.
+    """
+
+    def moved(name: str) -> str:
+        path = dataset.path_of(name)
+        return Path(os.path.relpath(path, folder)).as_posix() if path.is_file() else name
+
+    def move(graph: SceneGraph) -> SceneGraph:
+        mask = graph.pan_seg_file_name
+        return replace(
+            graph,
+            file_name=moved(graph.file_name) if images else graph.file_name,
+            pan_seg_file_name=moved(mask) if masks and mask is not None else mask,
+        )
+
+    graphs = tuple(move(graph) for graph in dataset.graphs)
+    return replace(dataset, graphs=graphs, root=Path(folder))
 
 
 def _prefixed(
@@ -139,16 +172,20 @@ def _compare_images(known: SceneGraph, graph: SceneGraph) -> None:
 
 
 def _merge_rows(
-    known: SceneGraph, graph: SceneGraph, on_conflict: OnConflict, report: MergeReport
+    known: SceneGraph,
+    graph: SceneGraph,
+    on_conflict: OnConflict,
+    report: MergeReport,
+    vocabulary: Vocabulary,
 ) -> SceneGraph:
     conflicts = _conflicts(known, graph)
     if conflicts:
         report["conflicts"] += len(conflicts)
         report["conflicting"][graph.image_id] = [list(row) for row in sorted(conflicts)]
         if on_conflict == "error":
+            told = "; ".join(_in_words(row, known, graph, vocabulary) for row in sorted(conflicts))
             raise InputError(
-                f"the triple {sorted(conflicts)[0]} (subject, object, predicate) is affirmed by "
-                "one file and denied by the other; correct one, or choose the winner with "
+                f"the files contradict each other: {told}; correct one, or choose the winner with "
                 "--on-conflict base or --on-conflict addition",
                 record=f"image {graph.image_id}",
             )
@@ -172,6 +209,24 @@ def _conflicts(first: SceneGraph, second: SceneGraph) -> set[tuple[int, int, int
             if (subject, target, predicate) in denied or (subject, target, NO_RELATION) in denied:
                 found.add((subject, target, predicate))
     return found
+
+
+def _in_words(
+    row: tuple[int, int, int], base: SceneGraph, addition: SceneGraph, vocabulary: Vocabulary
+) -> str:
+    """One conflicting triple with names, and what each side says of it."""
+
+    def said(graph: SceneGraph) -> str:
+        if list(row) in graph.relations.tolist():
+            return "yes"
+        return "no" if list(row) in graph.neg_relations.tolist() else "'no relation'"
+
+    subject, target, predicate = row
+    names = [vocabulary.object_classes[base.segments[i].category] for i in (subject, target)]
+    return (
+        f"{names[0]} '{vocabulary.predicate_classes[predicate]}' {names[1]} {list(row)} is "
+        f"{said(base)} in the base and {said(addition)} in the addition"
+    )
 
 
 def _without(graph: SceneGraph, triples: set[tuple[int, int, int]]) -> SceneGraph:

@@ -15,7 +15,8 @@ and of overrides: ``cluster.k=16 propose.predicates=[kissing,cooking]``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import yaml
 
 from haystack import config
 from haystack.errors import InputError
+from haystack.io.datasets import BUNDLED
 
 RESOLVED = "resolved"
 """Top-level key of ``workspace.yaml`` for what is recorded, not configured; readers drop it."""
@@ -215,6 +217,32 @@ def load_config(
         InputError: unreadable file, unknown key (the nearest is named), or wrong type.
     """
     return config.load_config(base or WorkspaceConfig(), file, overrides, ignore=(RESOLVED,))
+
+
+def with_absolute_paths(settings: WorkspaceConfig) -> WorkspaceConfig:
+    """The same settings with every path absolute, so that they hold in any current folder.
+
+    Names of bundled data sets and of the bundled vocabulary stay names.
+    """
+
+    def absolute(value: str, names: Collection[str] = ()) -> str:
+        return value if not value or value in names else os.path.abspath(value)
+
+    replace = dataclasses.replace
+    return replace(
+        settings,
+        vocabulary=absolute(settings.vocabulary, ("psg",)),
+        source=replace(settings.source, images=absolute(settings.source.images)),
+        embed=replace(settings.embed, weights=absolute(settings.embed.weights)),
+        segment=replace(
+            settings.segment, annotations=absolute(settings.segment.annotations, BUNDLED)
+        ),
+        score=replace(
+            settings.score,
+            model=absolute(settings.score.model),
+            statistics=absolute(settings.score.statistics, BUNDLED),
+        ),
+    )
 
 
 def dump_config(settings: WorkspaceConfig, resolved: Mapping[str, Any]) -> str:

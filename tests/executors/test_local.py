@@ -30,6 +30,9 @@ class LettersJob:
     def shards(self) -> Sequence[str]:
         return list(self.content)
 
+    def inputs(self, shard: str) -> Mapping[str, str]:
+        return {}
+
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
         return {"content": self.content[shard], "setting": self.setting}
 

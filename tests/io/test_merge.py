@@ -4,7 +4,7 @@ import pytest
 
 from haystack.errors import InputError
 from haystack.io import read_psg, write_psg
-from haystack.io.merge import merge_psg
+from haystack.io.merge import merge_psg, relocated
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets
 from haystack.vocabulary import psg_vocabulary
 
@@ -64,7 +64,9 @@ def test_rows_of_an_image_of_both_are_united_each_once():
 def test_conflicts_are_refused_or_decided(denial):
     base = dataset(graph("1", [(0, 1, 3), (1, 0, 4)]))
     addition = dataset(graph("1", [(1, 0, 5)], [denial, (1, 0, 7)]))
-    with pytest.raises(InputError, match=r"image 1: the triple \(0, 1, 3\)"):
+    with pytest.raises(
+        InputError, match=r"image 1: .* person 'on' horse \[0, 1, 3\] is yes in the base and .*no"
+    ):
         merge_psg(base, addition)
     kept, report = merge_psg(base, addition, on_conflict="base")
     assert kept.graphs[0].relations.tolist() == [[0, 1, 3], [1, 0, 4], [1, 0, 5]]
@@ -103,3 +105,16 @@ def test_text_and_integer_ids_meet(tmp_path):
     )
     assert len(merged) == 1
     assert report["merged_images"] == 1
+
+
+def test_names_that_lead_to_a_file_follow_a_move_and_others_stay(tmp_path):
+    (tmp_path / "a" / "masks").mkdir(parents=True)
+    (tmp_path / "a" / "masks" / "1.png").touch()
+    there = replace(graph("1"), pan_seg_file_name="masks/1.png", file_name="train2017/1.jpg")
+    moved = relocated(dataset(there, root=tmp_path / "a"), tmp_path / "b" / "c")
+    assert moved.graphs[0].pan_seg_file_name == "../../a/masks/1.png"
+    assert moved.graphs[0].file_name == "train2017/1.jpg"
+    assert moved.path_of(moved.graphs[0].pan_seg_file_name).resolve().name == "1.png"
+    assert relocated(moved, tmp_path / "d", masks=False).graphs[0].pan_seg_file_name == (
+        "../../a/masks/1.png"
+    )
