@@ -84,24 +84,21 @@ def load_config(
     if file is not None:
         content = _read_yaml(Path(file))
         layers.append(({k: v for k, v in content.items() if k not in ignore}, file))
-    layers.extend((_parse_override(override), _COMMAND_LINE) for override in overrides)
-
     known = _known_keys(type(base))
-    config = OmegaConf.structured(base)
+    layers.extend((_parse_override(override, known), _COMMAND_LINE) for override in overrides)
+
+    config = OmegaConf.structured(type(base))
     sections = [key for key, kind in known.items() if dataclasses.is_dataclass(kind)]
     for node in (config, *(OmegaConf.select(config, key) for key in sections)):
         OmegaConf.set_readonly(node, False)  # frozen dataclasses come out read-only
+    config = OmegaConf.merge(config, _literal(dataclasses.asdict(base)))  # type: ignore[call-overload]
     for layer, origin in layers:
         _check_keys(layer, origin, known)
         try:
-            config = OmegaConf.merge(config, layer)
+            config = OmegaConf.merge(config, _literal(layer))
         except OmegaConfBaseException as error:
             raise _type_error(error, layer, origin, known) from error
-    try:
-        merged: Config = OmegaConf.to_object(config)  # type: ignore[assignment]
-    except OmegaConfBaseException as error:  # an interpolation that leads nowhere
-        reason = str(error).splitlines()[0]
-        raise InputError(f"the configuration cannot be resolved: {reason}") from error
+    merged: Config = OmegaConf.to_object(config)  # type: ignore[assignment]
     return merged
 
 
@@ -128,17 +125,32 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _parse_override(override: str) -> Mapping[str, Any]:
+def _literal(value: Any) -> Any:
+    """``value`` with ``${`` escaped: file names are taken as they are, nothing is interpolated."""
+    if isinstance(value, str):
+        return value.replace("${", "\\${")
+    if isinstance(value, Mapping):
+        return {key: _literal(item) for key, item in value.items()}
+    return [_literal(item) for item in value] if isinstance(value, list) else value
+
+
+def _parse_override(override: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise InputError(
             f"expected key=value, for example seed=7, got {override!r}", path=_COMMAND_LINE
         )
+    if known.get(key) is str:
+        return _nested(key, text)  # a path may hold what YAML would read as something else
     if text[:1] in ("[", "{") and text[-1] not in "]}":
         raise InputError(
             f"{override!r} breaks off; quote it for the shell: '{key}=[a, b]'", path=_COMMAND_LINE
         )
-    nested: Any = parse_yaml(text, path=f"{_COMMAND_LINE}, {key}") if text else ""
+    return _nested(key, parse_yaml(text, path=f"{_COMMAND_LINE}, {key}") if text else "")
+
+
+def _nested(key: str, value: Any) -> Mapping[str, Any]:
+    nested = value
     for part in reversed(key.split(".")):
         nested = {part: nested}
     return dict(nested)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from haystack.errors import InputError
+from haystack.files import canonical_json, sha256_text
 from haystack.vocabulary import Vocabulary
 
 NO_RELATION = -1
@@ -50,6 +51,14 @@ class Segment:
     area: int
     box: tuple[float, float, float, float]
     is_crowd: bool = False
+
+
+def segments_identity(segments: Iterable[Segment]) -> str:
+    """Sixteen hexadecimal digits for the ids and classes of an image's segments, in order.
+
+    Positions mean the same two segments only while this stays the same.
+    """
+    return sha256_text(canonical_json([[s.id, s.category] for s in segments]))[:16]
 
 
 @dataclass(frozen=True)

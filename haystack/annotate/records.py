@@ -42,6 +42,8 @@ class Proposal:
         cluster: cluster of the image.
         rank: position in the queue of its predicate; lower is asked earlier.
         round: the round of proposals that it came from.
+        segments: stands for the image's list of segments, in which ``subject`` and ``object`` are
+            positions; another value means another list. Empty where it is not known.
 
     Raises:
         InputError: an empty image id, a negative number, a subject that is its own object, or a
@@ -57,6 +59,7 @@ class Proposal:
     cluster: int
     rank: int
     round: int = 0
+    segments: str = ""
 
     def __post_init__(self) -> None:
         if not self.image_id or not self.image_key:

@@ -46,6 +46,7 @@ proposals = Table(
     Column("cluster", Integer),
     Column("rank", Integer),
     Column("round", Integer),
+    Column("segments", Text),
     Column("is_queued", Boolean),
     Column("is_open", Boolean),
 )
@@ -115,6 +116,7 @@ MIGRATIONS: tuple[Migration, ...] = (
                 cluster INTEGER NOT NULL,
                 rank INTEGER NOT NULL,
                 round INTEGER NOT NULL,
+                segments TEXT NOT NULL,
                 is_queued BOOLEAN NOT NULL,
                 is_open BOOLEAN NOT NULL,
                 UNIQUE (image_id, subject, object, predicate)

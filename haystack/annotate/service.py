@@ -346,6 +346,8 @@ def serve(
     Raises:
         InputError: another host, or no free port.
     """
+    if not 0 <= port <= 65535:
+        raise InputError(f"expected a port of 0 to 65535, got {port}")
     if host not in LOOPBACK_HOSTS:
         raise InputError(
             f"expected a host of {', '.join(LOOPBACK_HOSTS)}, got {host!r}: the page has no login, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
@@ -125,7 +125,8 @@ class AnnotationStore:
             The number of rows.
 
         Raises:
-            InputError: a question is asked twice in ``rows``; nothing was changed then.
+            InputError: a question is asked twice in ``rows``, or an image was answered on other
+                segments than it has now; nothing was changed then.
         """
         values: dict[str, dict[str, Any]] = {}
         digest = hashlib.sha256()
@@ -139,7 +140,7 @@ class AnnotationStore:
                 )
             digest.update(repr(list(content.values())).encode())
         statement = self._insert(proposals)
-        replaced = ("image_key", "score", "cluster", "rank", "round", "is_queued")
+        replaced = ("image_key", "score", "cluster", "rank", "round", "segments", "is_queued")
         statement = statement.on_conflict_do_update(
             index_elements=["id"], set_={name: statement.excluded[name] for name in replaced}
         )
@@ -147,6 +148,7 @@ class AnnotationStore:
         with self._database.write(exclusive=True) as connection:
             if self._is_loaded(connection, digest.hexdigest()):
                 return len(batch)
+            self._refuse_other_segments(connection, values.values())
             connection.execute(update(proposals).values(is_queued=False))
             for start in range(0, len(batch), _LOAD_BATCH):
                 connection.execute(statement, batch[start : start + _LOAD_BATCH])
@@ -402,6 +404,22 @@ class AnnotationStore:
             .returning(events.c.id)
         )
         return connection.execute(statement).scalar_one_or_none()
+
+    def _refuse_other_segments(
+        self, connection: Connection, rows: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """An answer about positions must not be read as one about other segments."""
+        now = {row["image_id"]: row["segments"] for row in rows}
+        answered = exists().where(current_answers.c.proposal_id == proposals.c.id)
+        query = select(proposals.c.image_id, proposals.c.segments).where(answered).distinct()
+        for image_id, then in connection.execute(query.order_by(proposals.c.image_id)):
+            if now.get(image_id, then) != then:
+                raise InputError(
+                    "it was answered on other segments than it has now; segment as before, or use "
+                    "a new database for the new segmentation",
+                    path=self._database.name,
+                    record=f"image {image_id}",
+                )
 
     def _reopen(self, connection: Connection, image_id: str | None = None) -> None:
         """Recompute ``is_open`` from the events, for one image or for all."""

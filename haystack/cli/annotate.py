@@ -11,6 +11,7 @@ from haystack.cli.stages import (
     add_workspace_arguments,
     database_of,
     open_workspace,
+    segmented_images,
     stage_outcome,
 )
 from haystack.errors import InputError
@@ -85,8 +86,19 @@ def _filled_store(
     from haystack.annotate.records import Proposal
     from haystack.annotate.simulate import SteppingClock
     from haystack.annotate.store import AnnotationStore, utc_now
+    from haystack.pipeline.jobs import ALL, upstream_checksums
+    from haystack.scene_graph import segments_identity
 
+    # Outdated scores or segments would show other objects than the queue asks about.
+    upstream_checksums(workspace, "score", workspace.source.shards())
+    upstream_checksums(workspace, "propose", [ALL])
     proposals = workspace.proposals()
+    asked = {proposal.image_id for proposal in proposals}
+    segments = {
+        image.image_id: segments_identity(image.segments)
+        for image in segmented_images(workspace)
+        if image.image_id in asked
+    }
     # A stepping clock makes simulated campaigns repeatable to the byte.
     store = AnnotationStore(database, clock=SteppingClock() if simulated else utc_now)
     store.load_proposals(
@@ -100,6 +112,7 @@ def _filled_store(
                 score=p.score,
                 cluster=p.cluster,
                 rank=p.rank,
+                segments=segments[p.image_id],
             )
             for p in proposals
         ),
@@ -114,10 +127,7 @@ def _simulate(args: argparse.Namespace, workspace: Workspace, store: AnnotationS
     from haystack.io import read_psg
 
     truth = read_psg(args.answers_from, vocabulary=workspace.vocabulary)
-    check_segments(
-        (image for shard in workspace.source.shards() for image in workspace.segmented(shard)),
-        truth,
-    )
+    check_segments(segmented_images(workspace), truth)
     predicates = args.predicates
     if predicates is not None:
         predicates = [workspace.vocabulary.predicate_index(name) for name in predicates]
@@ -187,6 +197,7 @@ def _export(args: argparse.Namespace) -> Outcome:
 
     from haystack.annotate.labels import resolve
     from haystack.annotate.store import AnnotationStore
+    from haystack.cli.truth import check_answered
     from haystack.executors.local import LocalExecutor
     from haystack.pipeline.export import ExportLabels
     from haystack.pipeline.export_job import ExportJob
@@ -198,7 +209,9 @@ def _export(args: argparse.Namespace) -> Outcome:
     if "://" not in database and not Path(database).is_file():
         raise InputError(f"no answers yet; run: haystack annotate {args.workspace}", path=database)
     with AnnotationStore(database) as store:
-        resolved = resolve(store.answers())
+        answers = list(store.answers())
+    check_answered(segmented_images(workspace), answers)
+    resolved = resolve(answers)
     labels = {
         image_id: ExportLabels(
             relations=as_triplets(image.positives),

@@ -130,6 +130,11 @@ def _merge(args: argparse.Namespace) -> Outcome:
         f"{report['merged_images']} merged into existing ones, "
         f"{report['added_relations']} relations and {report['added_negatives']} negatives added, "
         f"{report['conflicts']} conflicts"
+        + (
+            f"; {report['kept_in_training']} of its test images stay training images as in the base"
+            if report["kept_in_training"]
+            else ""
+        )
         for report in reports
     ]
     lines.append(f"wrote {len(merged)} images to {args.out}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import json
 import logging
 import math
@@ -32,7 +33,10 @@ class _Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(wrong[1], known, n=2)
             hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(known)}"
             message = f"{message[: wrong.start()]}unknown {wrong[1]!r}; {hint}"
-        self.exit(BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
+        message = f"{message}; see {self.prog} --help"
+        if "--json" in sys.argv:
+            _print_json({"error": message, "exit_code": BAD_INPUT})
+        self.exit(BAD_INPUT, f"{self.prog}: {message}\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -68,6 +72,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names that the terminal cannot spell
+            stream.reconfigure(errors="backslashreplace")
     args = parse(argv)
     logging.basicConfig(format="%(message)s", stream=sys.stderr, force=True)
     logging.getLogger("haystack").setLevel(logging.INFO)
@@ -91,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_json(content: Any) -> None:
     try:
-        print(json.dumps(content, ensure_ascii=False, allow_nan=False), flush=True)
+        print(json.dumps(content, allow_nan=False), flush=True)
     except BrokenPipeError:  # the reader has seen enough; Python must not complain at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from haystack.errors import InputError
 
 if TYPE_CHECKING:
     from haystack.executors.base import Job, RunSummary
+    from haystack.pipeline.tables import SegmentedImage
     from haystack.pipeline.workspace import Workspace
 
 _HELP = {
@@ -164,14 +166,14 @@ def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
             vocabulary.num_objects,
             vocabulary.num_predicates,
         ),
-        faulty=_known(database_of(args))[1],
+        faulty=_known(workspace, database_of(args))[1],
     )
 
 
 def _propose_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     from haystack.pipeline.jobs import ProposeJob
 
-    answered, faulty = _known(database_of(args))
+    answered, faulty = _known(workspace, database_of(args))
     return ProposeJob(workspace, workspace.source.shards(), answered=answered, faulty=faulty)
 
 
@@ -206,16 +208,27 @@ def _required(workspace: Workspace, key: str, value: str) -> str:
     return value
 
 
-def _known(database: str) -> tuple[set[tuple[str, int, int, int]], set[tuple[str, int]]]:
+def segmented_images(workspace: Workspace) -> Iterator[SegmentedImage]:
+    """All segmented images of a workspace."""
+    for shard in workspace.source.shards():
+        yield from workspace.segmented(shard)
+
+
+def _known(
+    workspace: Workspace, database: str
+) -> tuple[set[tuple[str, int, int, int]], set[tuple[str, int]]]:
     """What was answered (image id, subject, object, predicate) and which segments are faulty."""
     if "://" not in database and not Path(database).is_file():
         return set(), set()
     from haystack.annotate.store import AnnotationStore
+    from haystack.cli.truth import check_answered
     from haystack.scene_graph import NO_RELATION
 
     with AnnotationStore(database) as store:
+        answers = list(store.answers())
+        check_answered(segmented_images(workspace), answers)
         answered = set()
-        for answer in store.answers():
+        for answer in answers:
             asked = answer.proposal
             pair = (asked.image_id, asked.subject, asked.object)
             answered.add((*pair, asked.predicate))

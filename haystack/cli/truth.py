@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from haystack.errors import InputError
-from haystack.scene_graph import NO_RELATION, SceneGraph, SceneGraphDataset
+from haystack.scene_graph import NO_RELATION, SceneGraphDataset, segments_identity
 
 if TYPE_CHECKING:
-    from haystack.annotate.records import Verdict
+    from haystack.annotate.records import Answer, Verdict
     from haystack.pipeline.tables import SegmentedImage
 
 
@@ -26,7 +26,7 @@ def check_segments(images: Iterable[SegmentedImage], truth: SceneGraphDataset) -
         if graph is None:
             continue
         shared += 1
-        if _identity(image) != _identity(graph):
+        if segments_identity(image.segments) != segments_identity(graph.segments):
             raise InputError(
                 "the annotations describe other segments (ids, classes or order) than the "
                 "workspace, so their answers do not fit its questions; segment with these "
@@ -37,8 +37,20 @@ def check_segments(images: Iterable[SegmentedImage], truth: SceneGraphDataset) -
         raise InputError("the annotations and the workspace have no image in common")
 
 
-def _identity(image: SegmentedImage | SceneGraph) -> list[tuple[int, int]]:
-    return [(segment.id, segment.category) for segment in image.segments]
+def check_answered(images: Iterable[SegmentedImage], answers: Iterable[Answer]) -> None:
+    """Refuse answers that were given on other segments than the images have now.
+
+    Raises:
+        InputError: names the first such image.
+    """
+    then = {answer.proposal.image_id: answer.proposal.segments for answer in answers}
+    for image in images:
+        if then.get(image.image_id, "") not in ("", segments_identity(image.segments)):
+            raise InputError(
+                "it was answered on other segments (ids, classes or order) than it has now, so the "
+                "answers would land on other objects; segment as before, or use a new database",
+                record=f"image {image.image_id}",
+            )
 
 
 class Asked(Protocol):

@@ -23,11 +23,13 @@ class Counts:
         inputs: items that the job looked at.
         ok: items that came through; the others were quarantined.
         extra: further counts worth keeping in the manifest (training points, pairs, ...).
+        notes: what else later stages or reports ask of this shard; JSON-able values.
     """
 
     inputs: int
     ok: int
     extra: Mapping[str, int] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

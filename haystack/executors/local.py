@@ -104,6 +104,7 @@ class LocalExecutor:
                 files=describe_outputs(out),
                 quarantined=tuple(out.quarantined),
                 seconds=round(time.monotonic() - started, 3),
+                notes=counts.notes,
             )
             for name, temporary in out.temporaries.items():
                 files.publish(temporary, self._root / name)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from haystack import files
 from haystack.executors.base import Counts, Outputs, Quarantined, manifest_path
@@ -48,6 +49,7 @@ class Manifest:
         files: output name relative to the workspace -> size and checksum.
         quarantined: items that were set aside, in the order in which they were met.
         seconds: wall time; the one value that differs between equal runs.
+        notes: what the stage left for later stages and reports.
     """
 
     stage: str
@@ -59,6 +61,7 @@ class Manifest:
     files: Mapping[str, OutputFile]
     quarantined: tuple[Quarantined, ...]
     seconds: float
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def complete(self, root: Path) -> bool:
         """Whether every file is there, unchanged where it must be."""

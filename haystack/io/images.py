@@ -7,17 +7,22 @@ An **image key** names one image inside its source: the path relative to the fol
 from __future__ import annotations
 
 import io
+import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from haystack.errors import InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
+
+Content = bytes | InputError
+"""Encoded bytes of an image, or why there are none."""
 
 
 class ImageSource(Protocol):
@@ -26,8 +31,13 @@ class ImageSource(Protocol):
     def shards(self) -> list[str]:
         """Names of the shards, in a fixed order."""
 
-    def iterate(self, shard: str) -> Iterator[tuple[str, bytes]]:
+    def keys(self) -> Collection[str] | None:
+        """All image keys, or None where only reading every shard would tell."""
+
+    def iterate(self, shard: str) -> Iterator[tuple[str, Content]]:
         """Image key and encoded bytes of every image of a shard, in a fixed order.
+
+        An image that cannot be read comes with its error instead of bytes.
 
         Raises:
             InputError: the shard itself breaks off (a truncated tar), after what came before.
@@ -44,29 +54,53 @@ def decode_image(content: bytes, image_key: str) -> Image.Image:
     """Decode an image to RGB, all of it, as stored (no EXIF rotation: masks follow the pixels).
 
     Raises:
-        InputError: broken, truncated, or not an image.
+        InputError: broken, truncated, not an image, or of values without a scale.
     """
     if not content:
         raise InputError("the image file is empty", path=image_key)
     try:
         with Image.open(io.BytesIO(content)) as picture:
-            picture.load()
-            return picture.convert("RGB")
+            return as_rgb(picture)
+    except InputError as error:
+        raise InputError(error.message, path=image_key) from error
     except UnidentifiedImageError as error:  # its own text names a memory address
         raise InputError("not an image, or broken at its beginning", path=image_key) from error
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more
         raise InputError(f"broken or truncated image: {error}", path=image_key) from error
 
 
+def as_rgb(picture: Image.Image) -> Image.Image:
+    """The picture with 8 bits a channel; 16-bit grey keeps its upper 8 bits.
+
+    Pillow's own conversion would clip 16-bit grey at 255, which is nearly all white.
+
+    Raises:
+        InputError: 32-bit integers or floats: nothing says which value is white.
+    """
+    picture.load()
+    # Pillow before 11 opens a 16-bit PNG with 32-bit values.
+    sixteen = picture.mode.startswith("I;16") or (picture.mode, picture.format) == ("I", "PNG")
+    if sixteen:
+        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
+    if picture.mode[0] in "IF":
+        raise InputError(
+            f"the image's values are of Pillow's mode {picture.mode!r}, which has no fixed white; "
+            "expected 8 or 16 bits a channel; convert it"
+        )
+    return picture.convert("RGB")
+
+
 def open_source(path: str | Path, *, shard_size: int = 1000) -> ImageSource:
     """The image source at ``path``: a folder of images, a folder of tars, or one tar.
 
     Args:
-        path: searched recursively for images, or not recursively for ``*.tar``.
+        path: searched recursively for images, or not recursively for ``*.tar``. Hidden files and
+            folders, and links to folders, are passed over.
         shard_size: images a shard, for a folder of images; a tar is one shard.
 
     Raises:
-        InputError: nothing there, nothing usable there, or images and tars mixed.
+        InputError: nothing there, nothing usable there, images and tars mixed, or a folder that
+            cannot be listed.
     """
     root = Path(path)
     if shard_size < 1:
@@ -77,13 +111,9 @@ def open_source(path: str | Path, *, shard_size: int = 1000) -> ImageSource:
         return TarSource([root])
     if not root.is_dir():
         raise InputError("no such folder of images or .tar file", path=root)
-    tars = sorted(root.glob("*.tar"))
-    images = sorted(
-        file
-        for file in root.rglob("*")
-        if file.suffix.lower() in IMAGE_SUFFIXES
-        and not any(part.startswith(".") for part in file.relative_to(root).parts)
-    )
+    found = sorted(_files(root))
+    tars = [file for file in found if file.parent == root and file.suffix == ".tar"]
+    images = [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES]
     if tars and images:
         raise InputError(
             f"found {len(tars)} tar shards and {len(images)} loose images; keep one kind a folder",
@@ -102,30 +132,44 @@ class FolderSource:
 
     def __init__(self, root: Path, images: list[Path], shard_size: int) -> None:
         self._root = root
-        keys = [file.relative_to(root).as_posix() for file in images]
+        self._places = {_text(file.relative_to(root).as_posix()): file for file in images}
+        keys = list(self._places)
         chunks = range(0, len(keys), shard_size)
         self._shards = {f"{i:06d}": keys[at : at + shard_size] for i, at in enumerate(chunks)}
-        self._keys = frozenset(keys)
 
     def shards(self) -> list[str]:
         """Names of the shards: 000000, 000001, ..."""
         return list(self._shards)
 
-    def iterate(self, shard: str) -> Iterator[tuple[str, bytes]]:
+    def keys(self) -> Collection[str]:
+        """All image keys."""
+        return self._places.keys()
+
+    def iterate(self, shard: str) -> Iterator[tuple[str, Content]]:
         """Image key and bytes of every image of the shard, by name."""
         for key in self._shards[shard]:
-            yield key, (self._root / key).read_bytes()
+            try:
+                yield key, self.read(key)
+            except InputError as error:
+                yield key, error
 
     def read(self, image_key: str) -> bytes:
         """Bytes of one image; only keys of this source are read, never a path made from them."""
-        if image_key not in self._keys:
+        place = self._places.get(image_key)
+        if place is None:
             raise InputError("this image is not in the source", path=self._root, record=image_key)
-        return (self._root / image_key).read_bytes()
+        if place.relative_to(self._root).as_posix() != image_key:
+            raise _undecodable(image_key)
+        if not place.is_file():
+            raise InputError("not a file, or a link that leads nowhere", path=image_key)
+        try:
+            return place.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", path=image_key) from error
 
     def signature(self, shard: str) -> dict[str, Any]:
-        """Key -> [size, modification time in nanoseconds]."""
-        stats = {key: (self._root / key).stat() for key in self._shards[shard]}
-        return {key: [stat.st_size, stat.st_mtime_ns] for key, stat in stats.items()}
+        """Key -> [size, modification time in nanoseconds]; None: cannot be read."""
+        return {key: _state(self._places[key]) for key in self._shards[shard]}
 
 
 class TarSource:
@@ -139,25 +183,35 @@ class TarSource:
         """Names of the shards: the tars' names without ``.tar``."""
         return list(self._tars)
 
-    def iterate(self, shard: str) -> Iterator[tuple[str, bytes]]:
+    def keys(self) -> None:
+        """Unknown: a tar has no table of contents."""
+        return
+
+    def iterate(self, shard: str) -> Iterator[tuple[str, Content]]:
         """Image key and bytes of every image of the tar, in the order of the tar."""
-        with self._open(shard) as archive:
-            count = 0
-            while True:
+        names: set[str] = set()
+        for archive, member in self._members(shard):
+            key = _text(f"{shard}/{member.name}")
+            if key != f"{shard}/{member.name}":
+                yield key, _undecodable(key)
+            elif not member.isfile():
+                yield key, InputError("a link inside the tar; store the image itself", path=key)
+            elif member.name in names:
+                yield (
+                    key,
+                    InputError(
+                        "the tar has a second image of this name; the first one is used; rename it",
+                        path=key,
+                    ),
+                )
+            else:
                 try:
-                    member = archive.next()
-                    if member is None:
-                        return
-                    stream = archive.extractfile(member) if _is_image(member) else None
-                    content = stream.read() if stream is not None else None
+                    stream = archive.extractfile(member)
+                    content = stream.read() if stream is not None else b""
                 except (tarfile.TarError, OSError, EOFError) as error:
-                    raise InputError(
-                        f"the tar breaks off after {count} images: {error}",
-                        path=self._tars[shard],
-                    ) from error
-                if content is not None:
-                    count += 1
-                    yield f"{shard}/{member.name}", content
+                    self._breaks_off(shard, len(names), str(error), error)
+                names.add(member.name)
+                yield key, content
 
     def read(self, image_key: str) -> bytes:
         """Bytes of one image, by its offset inside the tar."""
@@ -171,28 +225,90 @@ class TarSource:
         raise InputError("this image is in none of the tars", record=image_key)
 
     def signature(self, shard: str) -> dict[str, Any]:
-        """The tar's size and modification time in nanoseconds."""
-        stat = self._tars[shard].stat()
-        return {"tar": [stat.st_size, stat.st_mtime_ns]}
+        """The tar's size and modification time in nanoseconds; None: cannot be read."""
+        return {"tar": _state(self._tars[shard])}
 
-    def _open(self, shard: str) -> tarfile.TarFile:
+    def _members(self, shard: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+        """Members that are named like images; ends only where the tar says that it ends."""
         path = self._tars[shard]
         try:
-            return tarfile.open(path, "r:")
+            archive = tarfile.open(path, "r:")  # noqa: SIM115  closed below
         except (tarfile.TarError, OSError) as error:
             raise InputError(f"not a readable tar: {error}", path=path) from error
+        with archive:
+            images = 0
+            while True:
+                try:
+                    member = archive.next()
+                except (tarfile.TarError, OSError, EOFError) as error:
+                    self._breaks_off(shard, images, str(error), error)
+                if member is None:
+                    # tarfile takes a damaged or missing header for the end.
+                    reason = _why_no_end(path, archive.offset)
+                    if reason:
+                        self._breaks_off(shard, images, reason)
+                    return
+                named = Path(member.name).suffix.lower() in IMAGE_SUFFIXES
+                if named and not member.isdir():
+                    yield archive, member
+                    images += 1
+
+    def _breaks_off(
+        self, shard: str, images: int, reason: str, cause: BaseException | None = None
+    ) -> NoReturn:
+        raise InputError(
+            f"the tar breaks off after {images} images: {reason}", path=self._tars[shard]
+        ) from cause
 
     def _scan(self, shard: str) -> dict[str, tuple[int, int]]:
-        with self._open(shard) as archive:
-            places = {}
-            try:
-                for member in archive:
-                    if _is_image(member):
-                        places[member.name] = (member.offset_data, member.size)
-            except (tarfile.TarError, OSError):
-                pass  # what stands before the break can be read; iterate() reports the break
-            return places
+        places: dict[str, tuple[int, int]] = {}
+        try:
+            for _, member in self._members(shard):
+                if member.isfile():
+                    places.setdefault(member.name, (member.offset_data, member.size))
+        except InputError:
+            pass  # what stands before the break can be read; iterate() reports the break
+        return places
 
 
-def _is_image(member: tarfile.TarInfo) -> bool:
-    return member.isfile() and Path(member.name).suffix.lower() in IMAGE_SUFFIXES
+def _why_no_end(tar: Path, offset: int) -> str:
+    """Why no tar ends at ``offset``, or "" where it does: zeros, from there to the file's end."""
+    with tar.open("rb") as stream:
+        stream.seek(offset)
+        block = stream.read(tarfile.BLOCKSIZE)
+        if len(block) < tarfile.BLOCKSIZE:
+            return "the file ends before the tar's end mark"
+        if any(block):
+            return f"no valid member header at byte {offset}"
+        while block := stream.read(1 << 20):
+            if block.count(0) != len(block):
+                return f"more data behind the end mark at byte {offset}"
+    return ""
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """Everything below ``root`` that is no folder and not hidden, links that lead nowhere too."""
+
+    def stop(error: OSError) -> NoReturn:
+        raise InputError(f"cannot list this folder: {error.strerror}", path=error.filename)
+
+    for folder, folders, names in os.walk(root, onerror=stop):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(folder, name) for name in names if not name.startswith("."))
+
+
+def _state(path: Path) -> list[int] | None:
+    # Readability is part of it: an image is looked at again once its permissions are mended.
+    if not os.access(path, os.R_OK):
+        return None
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def _text(name: str) -> str:
+    """A file name as valid Unicode: bytes that are no UTF-8 are spelled out."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _undecodable(key: str) -> InputError:
+    return InputError("its name is not valid UTF-8; rename it", path=key)

@@ -24,13 +24,17 @@ OnConflict = Literal["error", "base", "addition"]
 
 
 class MergeReport(TypedDict):
-    """What a merge did: images and rows added, conflicts met, conflicting triples by image."""
+    """What a merge did: images and rows added, conflicts met, conflicting triples by image.
+
+    ``kept_in_training``: training images of the base that the addition lists as test images.
+    """
 
     new_images: int
     merged_images: int
     added_relations: int
     added_negatives: int
     conflicts: int
+    kept_in_training: int
     conflicting: dict[str, list[list[int]]]
 
 
@@ -46,8 +50,9 @@ def merge_psg(
     """``base`` with the images and labels of ``addition`` appended; nothing is dropped.
 
     An image of both is merged when size and segments (ids, classes, order) agree: its rows are
-    united, each kept once. Images that have negatives only stay. Test ids are united. Ids are
-    text on both sides, so that integer and text ids of the same image meet.
+    united, each kept once. Images that have negatives only stay. An image of the base keeps the
+    base's split; new ones bring their own. Ids are text on both sides, so that integer and text
+    ids of the same image meet.
 
     Args:
         base: the data set to append to.
@@ -72,6 +77,7 @@ def merge_psg(
         added_relations=0,
         added_negatives=0,
         conflicts=0,
+        kept_in_training=0,
         conflicting={},
     )
     for graph in addition.graphs:
@@ -89,8 +95,14 @@ def merge_psg(
     faulty = {key: set(value) for key, value in base.faulty_segments.items()}
     for image_id, positions in addition.faulty_segments.items():
         faulty.setdefault(prefix_ids + image_id, set()).update(positions)
+    known_before = {graph.image_id for graph in base.graphs}
     test_ids = dict.fromkeys(base.test_image_ids)
-    test_ids.update(dict.fromkeys(prefix_ids + image_id for image_id in addition.test_image_ids))
+    for image_id in addition.test_image_ids:
+        image_id = prefix_ids + image_id
+        if image_id in known_before and image_id not in test_ids:
+            report["kept_in_training"] += 1
+        else:
+            test_ids[image_id] = None
     merged = replace(
         base,
         graphs=tuple(graphs.values()),

@@ -20,13 +20,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from haystack import files
 from haystack.errors import InputError
 from haystack.io.datasets import find_annotations
+from haystack.io.panoptic_png import MAX_SEGMENT_ID
 from haystack.scene_graph import (
     NO_RELATION,
     SceneGraph,
@@ -53,6 +54,7 @@ _OWN_KEYS = frozenset(
         "neg_relations",
     )
 )
+_MOST_PIXELS = 2**40  # beyond any image; keeps what is read inside int64 and float64
 _XYXY, _XYWH = 0, 1  # detectron2's BoxMode numbers, which PSG files use
 
 
@@ -184,6 +186,10 @@ def _load_json(path: Path) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise InputError(f"not valid JSON: {error}", path=path) from error
+    except RecursionError as error:
+        raise InputError(
+            "not an annotation file: its JSON is nested too deeply", path=path
+        ) from error
 
 
 def _vocabulary(content: Mapping[str, Any], expected: Vocabulary | None, path: Path) -> Vocabulary:
@@ -216,6 +222,11 @@ def _read_record(
     file_name = record.get("file_name")
     if not isinstance(file_name, str) or not file_name:
         raise InputError(f"expected a file_name, got {file_name!r}", path=path, record=where)
+    masks = record.get("pan_seg_file_name")
+    if masks is not None and (not isinstance(masks, str) or not masks):
+        raise InputError(
+            f"expected pan_seg_file_name to be text, got {masks!r}", path=path, record=where
+        )
     segments = _segments(record, vocabulary, path, where)
     relations = _rows(record, "relations", len(segments), vocabulary, path, where)
     negatives = _rows(record, "neg_relations", len(segments), vocabulary, path, where)
@@ -229,7 +240,7 @@ def _read_record(
         height=height,
         width=width,
         file_name=file_name,
-        pan_seg_file_name=record.get("pan_seg_file_name"),
+        pan_seg_file_name=masks,
         segments=segments,
         relations=relations,
         neg_relations=negatives,
@@ -303,7 +314,7 @@ def _segment(
             path=path,
             record=place,
         )
-    if not isinstance(category, int) or not _is_index(category, vocabulary.num_objects):
+    if not _is_index(category, vocabulary.num_objects):
         raise InputError(
             f"unknown category_id {category!r}; the vocabulary has classes "
             f"0..{vocabulary.num_objects - 1}",
@@ -319,13 +330,21 @@ def _segment(
             record=place,
         )
     identifier = info.get("id")
-    if isinstance(identifier, bool) or not isinstance(identifier, int) or identifier < 1:
+    if not _is_number(identifier, 1, MAX_SEGMENT_ID):
         raise InputError(
-            f"expected a positive integer segment id, got {identifier!r}", path=path, record=place
+            f"expected a segment id of 1..{MAX_SEGMENT_ID} (what a panoptic PNG can hold), "
+            f"got {identifier!r}",
+            path=path,
+            record=place,
         )
     box = _box(entry, path, place)
     area = info.get("area", round((box[2] - box[0]) * (box[3] - box[1])))
-    return Segment(identifier, category, int(area), box, bool(info.get("iscrowd", 0)))
+    if not isinstance(area, (int, float)) or not 0 <= area < _MOST_PIXELS:
+        raise InputError(f"expected an area in pixels, got {area!r}", path=path, record=place)
+    crowd = info.get("iscrowd", 0)
+    if crowd not in (0, 1):
+        raise InputError(f"expected iscrowd to be 0 or 1, got {crowd!r}", path=path, record=place)
+    return Segment(identifier, category, round(area), box, bool(crowd))
 
 
 def _box(entry: Mapping[str, Any], path: Path, place: str) -> tuple[float, float, float, float]:
@@ -333,7 +352,7 @@ def _box(entry: Mapping[str, Any], path: Path, place: str) -> tuple[float, float
     if (
         not isinstance(box, list)
         or len(box) != 4
-        or not all(isinstance(x, (int, float)) and np.isfinite(x) for x in box)
+        or not all(isinstance(x, (int, float)) and abs(x) < _MOST_PIXELS for x in box)
     ):
         raise InputError(
             f"expected a bbox of four finite numbers, got {box!r}", path=path, record=place
@@ -371,7 +390,7 @@ def _rows(
     good = isinstance(rows, list) and all(
         isinstance(row, list)
         and len(row) == 3
-        and all(isinstance(x, int) and not isinstance(x, bool) for x in row)
+        and all(_is_number(x, -_MOST_PIXELS, _MOST_PIXELS) for x in row)
         for row in rows
     )
     if not good:
@@ -416,8 +435,12 @@ def _refuse_contradictions(
                 )
 
 
-def _is_index(value: object, size: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < size
+def _is_number(value: object, low: int, high: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_index(value: object, size: int) -> TypeGuard[int]:
+    return _is_number(value, 0, size - 1)
 
 
 def _read_faulty_segments(path: Path, graphs: Iterable[SceneGraph]) -> dict[str, tuple[int, ...]]:

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from functools import cached_property
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from haystack.errors import InputError
-from haystack.io.images import ImageSource
+from haystack.io.images import ImageSource, as_rgb
 from haystack.pipeline import tables
 from haystack.pipeline.workspace import SEGMENTED, Workspace
 from haystack.scene_graph import Segment
@@ -61,10 +61,14 @@ class WorkspaceMedia:
         try:
             with Image.open(io.BytesIO(content)) as picture:
                 mime = _MIME_TYPES.get(picture.format or "")
-                upright = picture.getexif().get(_ORIENTATION, 1) == 1
-                if mime is not None and upright and max(picture.size) <= _DISPLAY_SIDE:
+                turn = _TURNS.get(picture.getexif().get(_ORIENTATION, 1))
+                if mime is not None and turn is None and max(picture.size) <= _DISPLAY_SIDE:
                     return content, mime
-                shown = ImageOps.exif_transpose(picture).convert("RGB")
+                shown = as_rgb(picture)
+                if turn is not None:
+                    shown = shown.transpose(turn)
+        except InputError as error:
+            raise InputError(error.message, path=image_key) from error
         except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more
             raise InputError(f"broken or truncated image: {error}", path=image_key) from error
         shown.thumbnail((_DISPLAY_SIDE, _DISPLAY_SIDE), Image.Resampling.LANCZOS)
@@ -156,6 +160,6 @@ class WorkspaceMedia:
         places = {}
         for shard in self._workspace.source.shards():
             path = self._workspace.path(SEGMENTED, shard=shard)
-            for row, key in enumerate(tables.read_segmented_keys(path)):
+            for row, key in enumerate(tables.read_segmented_ids(path)):
                 places[key] = (shard, row)
         return places

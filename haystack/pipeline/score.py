@@ -17,7 +17,8 @@ import numpy.typing as npt
 from haystack.errors import HaystackError, InputError
 from haystack.models.relation.inputs import RelationLogits, SceneInput
 from haystack.models.relation.protocol import RelationModel
-from haystack.pipeline.candidates import Candidates, FaultySegment, TopCandidates
+from haystack.pipeline.candidates import Candidates, TopCandidates
+from haystack.scene_graph import NO_RELATION
 from haystack.statistics import TripletStatistics
 
 logger = logging.getLogger(__name__)
@@ -34,11 +35,16 @@ class SceneInCluster:
         image_key: the image in its source.
         cluster: the cluster that it belongs to.
         scene: its segments, as the relation model sees them.
+        faulty: positions of segments that must not be proposed.
+        answered: (subject, object, predicate) that need not be asked; predicate -1: the pair
+            need not be asked about at all.
     """
 
     image_key: str
     cluster: int
     scene: SceneInput
+    faulty: Collection[int] = ()
+    answered: Collection[tuple[int, int, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,6 @@ def score_images(
     plausible: PlausibleTriplets,
     best: TopCandidates,
     *,
-    faulty: Collection[FaultySegment] = (),
     batch_size: int = 8,
 ) -> ScoreCounts:
     """Score every ordered pair of distinct segments and keep the best candidates.
@@ -151,14 +156,12 @@ def score_images(
         model: the relation model.
         plausible: which class combinations pass.
         best: collects the candidates.
-        faulty: (image id, segment position) that must not be proposed.
         batch_size: images handed to the model at once.
 
     Raises:
         HaystackError: the model answers for other pairs than it was asked for.
         InputError: a score is not finite.
     """
-    known_faulty = set(faulty)
     counts = ScoreCounts()
     for batch in _batches(images, batch_size):
         answers = model.predict([image.scene for image in batch])
@@ -173,7 +176,7 @@ def score_images(
                     "log-odds of the predicate's own score instead"
                 )
             pairs, scores = _checked_scores(image.scene, answer, model.num_predicates)
-            allowed = _allowed(image.scene, pairs, plausible, known_faulty)
+            allowed = _allowed(image, pairs, plausible)
             best.add(_candidates(image, pairs, scores, allowed, best.floor[image.cluster]))
             counts = ScoreCounts(
                 images=counts.images + 1,
@@ -185,17 +188,16 @@ def score_images(
 
 
 def _allowed(
-    scene: SceneInput,
-    pairs: npt.NDArray[np.int64],
-    plausible: PlausibleTriplets,
-    faulty: Collection[FaultySegment],
+    image: SceneInCluster, pairs: npt.NDArray[np.int64], plausible: PlausibleTriplets
 ) -> Mask:
     """Which (pair, predicate) may be proposed: bool [R, P]."""
-    bad = np.array([(scene.image_id, i) in faulty for i in range(len(scene))], dtype=bool)
-    allowed = plausible.mask(scene.labels[pairs[:, 0]], scene.labels[pairs[:, 1]])
-    sound = ~(bad[pairs[:, 0]] | bad[pairs[:, 1]])
-    mask: Mask = allowed & sound[:, None]
-    return mask
+    labels = image.scene.labels
+    allowed = plausible.mask(labels[pairs[:, 0]], labels[pairs[:, 1]])
+    allowed[np.isin(pairs, list(image.faulty)).any(axis=1)] = False
+    for subject, target, predicate in image.answered:
+        rows = (pairs == (subject, target)).all(axis=1)
+        allowed[rows, slice(None) if predicate == NO_RELATION else predicate] = False
+    return allowed
 
 
 def _candidates(

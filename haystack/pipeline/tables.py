@@ -47,6 +47,7 @@ _SEGMENTED = pa.schema(
         ("width", pa.int32()),
         ("panoptic", pa.binary()),
         ("segments", pa.list_(_SEGMENT_TYPE)),
+        ("faulty", pa.list_(pa.int32())),
     ]
 )
 _ASSIGNMENTS = pa.schema(
@@ -115,6 +116,7 @@ class SegmentedImage:
         height, width: in pixels.
         panoptic: bytes of the panoptic PNG.
         segments: in the order that subject and object positions refer to.
+        faulty: positions of segments whose mask or class is known wrong, ascending.
     """
 
     image_key: str
@@ -123,6 +125,7 @@ class SegmentedImage:
     width: int
     panoptic: bytes
     segments: tuple[Segment, ...]
+    faulty: tuple[int, ...] = ()
 
     def id_map(self) -> IdMap:
         """Segment id of every pixel, int32 [height, width], 0 = void."""
@@ -200,6 +203,12 @@ def write_segmented(path: Path, images: Iterable[SegmentedImage]) -> None:
 def read_segmented(path: Path, *, group: int | None = None) -> Iterator[SegmentedImage]:
     """Read segmented images one after the other; ``group``: of that row group only."""
     with _parquet(path) as file:
+        if not file.schema_arrow.equals(_SEGMENTED):
+            raise InputError(
+                "this file has other columns than this version of Haystack writes; run haystack "
+                "segment again",
+                path=path,
+            )
         groups = range(file.num_row_groups) if group is None else (group,)
         for number in groups:
             for row in file.read_row_group(number).to_pylist():
@@ -213,13 +222,14 @@ def read_segmented(path: Path, *, group: int | None = None) -> Iterator[Segmente
                     )
                     for segment in row.pop("segments")
                 )
-                yield SegmentedImage(segments=segments, **row)
+                faulty = tuple(row.pop("faulty"))
+                yield SegmentedImage(segments=segments, faulty=faulty, **row)
 
 
-def read_segmented_keys(path: Path) -> list[str]:
-    """Image keys of a segment shard, in the order of its rows; decodes no masks."""
-    keys: list[str] = _read_table(path, columns=["image_key"])["image_key"].to_pylist()
-    return keys
+def read_segmented_ids(path: Path) -> dict[str, str]:
+    """Image key -> image id of a segment shard, in the order of its rows; decodes no masks."""
+    table = _read_table(path, columns=["image_key", "image_id"])
+    return dict(zip(table["image_key"].to_pylist(), table["image_id"].to_pylist(), strict=True))
 
 
 def write_candidates(path: Path, candidates: Candidates) -> None:
@@ -277,6 +287,26 @@ def dump_clusters(clusters: Sequence[Cluster], clustering: str) -> str:
     return head + str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
+def check_clusters(clusters: Sequence[Cluster], count: int, path: Path) -> None:
+    """Refuse a list that has lost or gained entries.
+
+    Args:
+        clusters: as read from ``clusters.yaml``.
+        count: how many clusters there are.
+        path: the file, for the error.
+
+    Raises:
+        InputError: there are more or fewer.
+    """
+    if len(clusters) != count:
+        raise InputError(
+            f"expected {count} entries under 'clusters', one for each cluster, got "
+            f"{len(clusters)}; put back what was removed (exclude a cluster by 'included: false'), "
+            "or delete the file and run haystack cluster again",
+            path=path,
+        )
+
+
 def load_clusters(path: Path) -> tuple[list[Cluster], str]:
     """Clusters of ``clusters.yaml``, by id, and the hash of the clustering.
 
@@ -288,7 +318,8 @@ def load_clusters(path: Path) -> tuple[list[Cluster], str]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"cannot read the clusters: {error}", path=path) from error
+        reason = " ".join(str(error).split())
+        raise InputError(f"cannot read the clusters: {reason}", path=path) from error
     rows = content.get("clusters") if isinstance(content, Mapping) else None
     if not isinstance(rows, list):
         raise InputError("expected a list under 'clusters'", path=path)

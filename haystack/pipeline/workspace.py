@@ -44,11 +44,19 @@ class Workspace:
     Args:
         root: the folder.
         config: settings of all stages.
+
+    Raises:
+        InputError: a file stands where the folder should be.
     """
 
     def __init__(self, root: str | Path, config: WorkspaceConfig) -> None:
         self.root = Path(root)
         self.config = config
+        for place in (self.root, *self.root.parents):
+            if place.exists():
+                if not place.is_dir():
+                    raise InputError("expected a folder for the workspace, got a file", path=place)
+                break
 
     @classmethod
     def configured(
@@ -154,8 +162,15 @@ class Workspace:
         return tables.read_assignments(self._output("cluster", ASSIGNMENTS))
 
     def clusters(self) -> list[tables.Cluster]:
-        """Names, sizes and inclusion of the clusters, by id (stage ``cluster``)."""
-        return tables.load_clusters(self._output("cluster", CLUSTERS))[0]
+        """Names, sizes and inclusion of the clusters, by id (stage ``cluster``).
+
+        Raises:
+            InputError: someone's edit broke the file, or removed or added an entry.
+        """
+        path = self._output("cluster", CLUSTERS)
+        clusters = tables.load_clusters(path)[0]
+        tables.check_clusters(clusters, len(self.centroids()), path)
+        return clusters
 
     def segmented(self, shard: str) -> Iterator[tables.SegmentedImage]:
         """Segmented images of a shard (stage ``segment``)."""

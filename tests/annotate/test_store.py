@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -503,3 +504,16 @@ TestQueueAndEvents.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_an_image_answered_on_other_segments_is_refused(store, make_proposal):
+    asked = replace(make_proposal("7", 0, 1), segments="before")
+    store.load_proposals([asked], round=0)
+    store.load_proposals([replace(asked, segments="after")], round=0)  # nobody answered yet
+    store.load_proposals([asked], round=0)
+    store.answer(asked.id, "correct", "ann", "k1")
+    with pytest.raises(InputError, match=r"image 7: it was answered on other segments"):
+        store.load_proposals([replace(asked, segments="after", rank=3)], round=1)
+    (answer,) = store.answers()
+    assert answer.proposal.segments == "before"
+    assert store.load_proposals([replace(asked, rank=3)], round=1) == 1

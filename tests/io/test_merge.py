@@ -118,3 +118,11 @@ def test_names_that_lead_to_a_file_follow_a_move_and_others_stay(tmp_path):
     assert relocated(moved, tmp_path / "d", masks=False).graphs[0].pan_seg_file_name == (
         "../../a/masks/1.png"
     )
+
+
+def test_the_base_decides_the_split_of_its_images():
+    base = dataset(graph("1"), graph("2"), test_image_ids=("2",))
+    addition = dataset(graph("1"), graph("2"), graph("3"), test_image_ids=("1", "2", "3"))
+    merged, report = merge_psg(base, addition)
+    assert merged.test_image_ids == ("2", "3")
+    assert report["kept_in_training"] == 1

@@ -175,7 +175,14 @@ def _annotation(position, **changes):
         ),
         ({"segments_info": _segment(0, isthing=0)}, "person.*is a thing class"),
         ({"segments_info": _segment(1, id=1)}, "used by segments 0 and 1"),
-        ({"segments_info": _segment(1, id=0)}, "positive integer segment id"),
+        ({"segments_info": _segment(1, id=0)}, r"segment id of 1..16777215"),
+        ({"segments_info": _segment(1, id=2**24)}, r"segment id of 1..16777215"),
+        ({"segments_info": _segment(0, area="9")}, "area in pixels"),
+        ({"segments_info": _segment(0, area=float("nan"))}, "area in pixels, got nan"),
+        ({"segments_info": _segment(0, iscrowd="0")}, "iscrowd to be 0 or 1, got '0'"),
+        ({"pan_seg_file_name": 5}, "pan_seg_file_name to be text, got 5"),
+        ({"annotations": _annotation(0, bbox=[0, 0, 3, 10**400])}, "four finite numbers"),
+        ({"relations": [[0, 10**30, 3]]}, "integer rows"),
         ({"annotations": _annotation(0, bbox=[0, 0, 3])}, "four finite numbers"),
         ({"annotations": _annotation(0, bbox=[5, 0, 3, 3])}, "ends before it begins"),
         ({"annotations": _annotation(0, bbox_mode=4)}, "expected bbox_mode"),
@@ -218,6 +225,7 @@ def test_an_image_id_given_twice_is_refused_also_as_text_and_integer(tmp_path):
         ("[]", "list under 'data'"),
         ('{"data": 3}', "list under 'data'"),
         ('{"data": [3]}', "missing: thing_classes"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_broken_files_get_one_sentence(tmp_path, text, message):
