@@ -13,11 +13,14 @@ help:  ## list the targets
 demo: $(VENV)/.demo  ## run the whole loop on bundled photographs; writes demo-run/report.html
 	$(BIN)/haystack demo $(DEMO)
 
+# One thread a process: the processes share the cores already.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
 test: $(VENV)/.dev  ## run the tests (all but the slow ones)
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/.dev  ## run every test
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -86,7 +86,7 @@ def _filled_store(
     from haystack.annotate.records import Proposal
     from haystack.annotate.simulate import SteppingClock
     from haystack.annotate.store import AnnotationStore, utc_now
-    from haystack.pipeline.jobs import ALL, upstream_checksums
+    from haystack.pipeline.upstream import ALL, upstream_checksums
     from haystack.scene_graph import segments_identity
 
     # Outdated scores or segments would show other objects than the queue asks about.

@@ -105,6 +105,11 @@ def _with_queue(workspace: Workspace, outcome: Outcome) -> Outcome:
     for proposal in workspace.proposals():
         queue[names[proposal.predicate]] += 1
     lines = [outcome.text, table(("predicate", "proposals"), list(queue.items()))]
+    for cluster, predicate, count in _used_up(workspace):
+        lines.append(
+            f"the {count} best of cluster {cluster} for '{names[predicate]}' are used up; to go on "
+            f"there, run: haystack score {workspace.root}"
+        )
     empty = [name for name, count in queue.items() if not count]
     if empty:
         least = workspace.config.score.min_count
@@ -121,34 +126,45 @@ def _with_queue(workspace: Workspace, outcome: Outcome) -> Outcome:
     return Outcome("\n".join(lines), {**outcome.data, "queue": queue}, outcome.exit_code)
 
 
+def _used_up(workspace: Workspace) -> list[tuple[int, int, int]]:
+    """Groups of which all kept candidates are answered: (cluster, predicate, how many)."""
+    from haystack.executors.manifest import read_manifest
+    from haystack.pipeline.upstream import ALL
+
+    manifest = read_manifest(workspace.root, "propose", ALL)
+    return [] if manifest is None else [tuple(row) for row in manifest.notes["exhausted"]]
+
+
 def _embed_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+    from haystack.pipeline.embed_job import EmbedJob
     from haystack.pipeline.encoders import find_encoder
-    from haystack.pipeline.jobs import EmbedJob
 
     return EmbedJob(workspace, workspace.source, find_encoder(workspace.config.embed))
 
 
 def _cluster_job(workspace: Workspace, args: argparse.Namespace) -> Job:
-    from haystack.pipeline.jobs import ClusterJob
+    from haystack.pipeline.cluster_job import ClusterJob
 
     return ClusterJob(workspace, workspace.source)
 
 
 def _segment_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     from haystack.io import read_psg
-    from haystack.pipeline.jobs import SegmentJob
     from haystack.pipeline.segment import PrecomputedSegmenter
+    from haystack.pipeline.segment_job import SegmentJob
 
     annotations = _required(workspace, "segment.annotations", workspace.config.segment.annotations)
     dataset = read_psg(annotations, vocabulary=workspace.vocabulary)
-    return SegmentJob(workspace, workspace.source, PrecomputedSegmenter(dataset))
+    return SegmentJob(
+        workspace, workspace.source, PrecomputedSegmenter(dataset, workspace.source.keys())
+    )
 
 
 def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     from haystack import files
     from haystack.io import read_psg
     from haystack.models.relation.files import load_relation_model
-    from haystack.pipeline.jobs import ScoreJob
+    from haystack.pipeline.score_job import ScoreJob
     from haystack.statistics import TripletStatistics
 
     config, vocabulary = workspace.config.score, workspace.vocabulary
@@ -156,6 +172,7 @@ def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     counted = read_psg(
         _required(workspace, "score.statistics", config.statistics), vocabulary=vocabulary
     )
+    answered, faulty = _known(workspace, database_of(args))
     return ScoreJob(
         workspace,
         workspace.source.shards(),
@@ -166,12 +183,13 @@ def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
             vocabulary.num_objects,
             vocabulary.num_predicates,
         ),
-        faulty=_known(workspace, database_of(args))[1],
+        answered=answered,
+        faulty=faulty,
     )
 
 
 def _propose_job(workspace: Workspace, args: argparse.Namespace) -> Job:
-    from haystack.pipeline.jobs import ProposeJob
+    from haystack.pipeline.propose_job import ProposeJob
 
     answered, faulty = _known(workspace, database_of(args))
     return ProposeJob(workspace, workspace.source.shards(), answered=answered, faulty=faulty)

@@ -53,6 +53,8 @@ class ImageSource(Protocol):
 def decode_image(content: bytes, image_key: str) -> Image.Image:
     """Decode an image to RGB, all of it, as stored (no EXIF rotation: masks follow the pixels).
 
+    TIFFs alone come upright: Pillow turns them as it decodes them.
+
     Raises:
         InputError: broken, truncated, not an image, or of values without a scale.
     """

@@ -6,7 +6,7 @@ resolution. File names are image keys: they resolve against the folder of the ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,7 +42,8 @@ def export_dataset(
     """The labelled images as a data set, ordered by image id, rows sorted.
 
     Args:
-        images: segmented images; those without labels are passed over.
+        images: segmented images; those without labels are passed over. What they know of faulty
+            segments joins what was reported, and no exported row uses one (paper, section 3.1).
         labels: image id -> labels.
         vocabulary: of the campaign.
         as_test_split: list the images in ``test_image_ids``, as Haystack itself is a test set.
@@ -50,10 +51,13 @@ def export_dataset(
     Raises:
         InputError: labels of an image that is not there, or of a segment that it does not have.
     """
-    graphs = {}
+    graphs, faulty = {}, {}
     for image in images:
         if image.image_id in labels:
-            graphs[image.image_id] = _graph(image, labels[image.image_id])
+            wrong = tuple(sorted({*labels[image.image_id].faulty, *image.faulty}))
+            graphs[image.image_id] = _graph(image, labels[image.image_id], wrong)
+            if wrong:
+                faulty[image.image_id] = wrong
     lost = sorted(set(labels) - set(graphs))
     if lost:
         raise InputError(
@@ -65,11 +69,13 @@ def export_dataset(
         vocabulary=vocabulary,
         graphs=ordered,
         test_image_ids=tuple(graph.image_id for graph in ordered) if as_test_split else (),
-        faulty_segments={i: labels[i].faulty for i in sorted(labels) if labels[i].faulty},
+        faulty_segments={
+            graph.image_id: faulty[graph.image_id] for graph in ordered if graph.image_id in faulty
+        },
     )
 
 
-def _graph(image: SegmentedImage, labels: ExportLabels) -> SceneGraph:
+def _graph(image: SegmentedImage, labels: ExportLabels, faulty: Sequence[int]) -> SceneGraph:
     for rows in (labels.relations, labels.neg_relations):
         if len(rows) and int(rows[:, :2].max()) >= len(image.segments):
             raise InputError(
@@ -84,9 +90,15 @@ def _graph(image: SegmentedImage, labels: ExportLabels) -> SceneGraph:
         file_name=image.image_key,
         pan_seg_file_name=mask_file(image.image_id),
         segments=image.segments,
-        relations=np.unique(labels.relations, axis=0),
-        neg_relations=np.unique(labels.neg_relations, axis=0),
+        relations=_sound(labels.relations, faulty),
+        neg_relations=_sound(labels.neg_relations, faulty),
     )
+
+
+def _sound(rows: Triplets, faulty: Sequence[int]) -> Triplets:
+    """Distinct rows, sorted, that use no faulty segment."""
+    distinct = np.unique(rows, axis=0)
+    return distinct[~np.isin(distinct[:, :2], faulty).any(axis=1)]
 
 
 def mask_file(image_id: str) -> str:

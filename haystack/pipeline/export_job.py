@@ -9,8 +9,8 @@ from haystack import files
 from haystack.executors.base import Counts, Outputs
 from haystack.io.psg import FAULTY_SEGMENTS, write_psg
 from haystack.pipeline.export import ExportLabels, export_dataset, mask_file
-from haystack.pipeline.jobs import ALL, upstream_checksums
 from haystack.pipeline.tables import SegmentedImage
+from haystack.pipeline.upstream import ALL, upstream_checksums
 from haystack.pipeline.workspace import EXPORTED, Workspace
 
 

@@ -61,7 +61,7 @@ class WorkspaceMedia:
         try:
             with Image.open(io.BytesIO(content)) as picture:
                 mime = _MIME_TYPES.get(picture.format or "")
-                turn = _TURNS.get(picture.getexif().get(_ORIENTATION, 1))
+                turn = _turn(picture)
                 if mime is not None and turn is None and max(picture.size) <= _DISPLAY_SIDE:
                     return content, mime
                 shown = as_rgb(picture)
@@ -95,7 +95,7 @@ class WorkspaceMedia:
         for index, segment in enumerate(self._pair(segmented, subject, object), start=1):
             pixels[id_map == segment.id] = index
         picture = Image.fromarray(pixels)
-        turn = _TURNS.get(self._orientation(image_key))
+        turn = self._turn_of(image_key)
         if turn is not None:
             picture = picture.transpose(turn)
         picture.putpalette(_PALETTE)
@@ -147,10 +147,10 @@ class WorkspaceMedia:
                 )
         return segmented.segments[subject], segmented.segments[object]
 
-    def _orientation(self, image_key: str) -> int:
+    def _turn_of(self, image_key: str) -> Image.Transpose | None:
         try:
             with Image.open(io.BytesIO(self._source.read(image_key))) as picture:
-                return int(picture.getexif().get(_ORIENTATION, 1))
+                return _turn(picture)
         except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more
             raise InputError(f"broken or truncated image: {error}", path=image_key) from error
 
@@ -163,3 +163,8 @@ class WorkspaceMedia:
             for row, key in enumerate(tables.read_segmented_ids(path)):
                 places[key] = (shard, row)
         return places
+
+
+def _turn(picture: Image.Image) -> Image.Transpose | None:
+    """How to turn the decoded pixels upright; TIFFs are turned by Pillow as it decodes them."""
+    return None if picture.format == "TIFF" else _TURNS.get(picture.getexif().get(_ORIENTATION, 1))

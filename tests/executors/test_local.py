@@ -25,13 +25,14 @@ class LettersJob:
     def __init__(self, shards: Mapping[str, str], *, setting: int = 1) -> None:
         self.content = dict(shards)
         self.setting = setting
+        self.made_from: dict[str, Mapping[str, str]] = {}
         self.computed: list[str] = []
 
     def shards(self) -> Sequence[str]:
         return list(self.content)
 
     def inputs(self, shard: str) -> Mapping[str, str]:
-        return {}
+        return dict(self.made_from.get(shard, {}))
 
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
         return {"content": self.content[shard], "setting": self.setting}
@@ -46,7 +47,8 @@ class LettersJob:
             else:
                 out.path(f"letters/{shard}/{item}.txt").write_text(f"{item} {self.setting}\n")
         out.path("letters/notes.txt", editable=True).write_text("edit me\n")
-        return Counts(len(items), len(items) - len(out.quarantined), {"length": len(items)})
+        ok = len(items) - len(out.quarantined)
+        return Counts(len(items), ok, {"length": len(items)}, {"items": items})
 
 
 def run(root: Path, job: Any) -> Any:
@@ -217,6 +219,56 @@ def test_status_reads_manifests_only(tmp_path: Path) -> None:
     assert read_status(tmp_path / "nowhere") == []
 
 
+class WordsJob(LettersJob):
+    """Each shard is made from the same shard of ``letters``."""
+
+    name = "words"
+
+    def __init__(self, root: Path, shards: Mapping[str, str]) -> None:
+        super().__init__(shards)
+        for shard in shards:
+            manifest = read_manifest(root, "letters", shard)
+            assert manifest is not None
+            self.made_from[shard] = manifest.checksums()
+
+
+def test_what_is_made_from_a_changed_output_is_outdated_and_computed_again(tmp_path: Path) -> None:
+    def states() -> dict[str, str | None]:
+        return {status.stage: status.outdated_by for status in read_status(tmp_path)}
+
+    run(tmp_path, LettersJob({"s0": "a", "s1": "b"}))
+    run(tmp_path, WordsJob(tmp_path, {"s0": "x", "s1": "y"}))
+    assert states() == {"letters": None, "words": None}
+    manifest = read_manifest(tmp_path, "words", "s1")
+    assert manifest is not None
+    letters = read_manifest(tmp_path, "letters", "s1")
+    assert letters is not None
+    assert manifest.inputs == {"letters/s1/b.txt": letters.checksums()["letters/s1/b.txt"]}
+
+    run(tmp_path, LettersJob({"s0": "a", "s1": "c"}))
+    assert states() == {"letters": None, "words": "letters"}
+    job = WordsJob(tmp_path, {"s0": "x", "s1": "y"})
+    run(tmp_path, job)
+    assert job.computed == ["s1"], "the other shard was made from what is there still"
+    assert states() == {"letters": None, "words": None}
+
+    run(tmp_path, LettersJob({"s0": "a"}))
+    assert states()["words"] == "letters", "made from a shard that is gone"
+
+
+def test_equal_outputs_outdate_nothing(tmp_path: Path) -> None:
+    run(tmp_path, LettersJob({"s0": "a"}))
+    run(tmp_path, WordsJob(tmp_path, {"s0": "x"}))
+    (tmp_path / "letters/s0/a.txt").unlink()
+    job = LettersJob({"s0": "a"})
+    run(tmp_path, job)
+    assert job.computed == ["s0"]
+    assert {status.outdated_by for status in read_status(tmp_path)} == {None}
+    words = WordsJob(tmp_path, {"s0": "x"})
+    run(tmp_path, words)
+    assert words.computed == []
+
+
 def test_manifest_round_trip(tmp_path: Path) -> None:
     run(tmp_path, LettersJob({"s0": "a !x"}))
     manifest = read_manifest(tmp_path, "letters", "s0")
@@ -224,4 +276,5 @@ def test_manifest_round_trip(tmp_path: Path) -> None:
     assert manifest.complete(tmp_path)
     assert list(manifest.checksums()) == ["letters/s0/a.txt"]
     assert manifest.quarantined[0].item == "!x"
+    assert manifest.notes == {"items": ["a", "!x"]}
     assert read_manifest(tmp_path, "letters", "s9") is None

@@ -1,6 +1,11 @@
 import io
+import json
+import os
 import tarfile
+from itertools import islice
+from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -116,3 +121,170 @@ def test_images_are_decoded_to_rgb():
     picture = decode_image(stream.getvalue(), "x.png")
     assert picture.mode == "RGB"
     assert picture.size == (3, 2)
+
+
+HEADER = 512  # bytes of a tar member's header
+
+
+def three_images(path):
+    make_tar(path, {f"{name}.jpg": jpeg("red") for name in "xyz"})
+    with tarfile.open(path) as archive:
+        return [member.offset for member in archive]
+
+
+def damage(path, kind):
+    content = bytearray(path.read_bytes())
+    second = three_images(path)[1]
+    if kind == "checksum overwritten":
+        content[second + 148 : second + 156] = b"0000000\0"
+    elif kind == "header zeroed":
+        content[second : second + HEADER] = bytes(HEADER)
+    elif kind == "header overwritten":
+        content[second : second + HEADER] = b"\xa5" * HEADER
+    elif kind == "cut at a member":
+        del content[second:]
+    elif kind == "cut in a header":
+        del content[second + 100 :]
+    elif kind == "cut in the end mark":
+        del content[three_images(path)[2] + 2 * HEADER + len(jpeg("red")) // HEADER * HEADER + 9 :]
+    else:  # "another tar behind"
+        content += bytes(content)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "images"),
+    [
+        ("checksum overwritten", 1),
+        ("header zeroed", 1),
+        ("header overwritten", 1),
+        ("cut at a member", 1),
+        ("cut in a header", 1),
+        ("cut in the end mark", 3),
+        ("another tar behind", 3),
+    ],
+)
+def test_a_damaged_tar_never_ends_silently(tmp_path, kind, images):
+    path = tmp_path / "t.tar"
+    three_images(path)
+    damage(path, kind)
+    source = open_source(path)
+    rest = source.iterate("t")
+    found = list(islice(rest, images))
+    assert found == [(f"t/{name}.jpg", jpeg("red")) for name in "xyz"[:images]]
+    with pytest.raises(InputError, match=rf"t.tar: the tar breaks off after {images} images: \w+"):
+        next(rest)
+    assert [source.read(key) for key, _ in found] == [jpeg("red")] * images
+
+
+def test_whole_tars_end_well(tmp_path):
+    make_tar(tmp_path / "empty.tar", {})
+    make_tar(tmp_path / "other.tar", {"a.json": b"{}"})
+    three_images(tmp_path / "three.tar")
+    minimal = (tmp_path / "three.tar").read_bytes().rstrip(b"\0")
+    padded = minimal + bytes(-len(minimal) % HEADER + HEADER)  # one zero block is an end, too
+    (tmp_path / "short.tar").write_bytes(padded)
+    source = open_source(tmp_path)
+    counts = {shard: len(list(source.iterate(shard))) for shard in source.shards()}
+    assert counts == {"empty": 0, "other": 0, "three": 3, "short": 3}
+    assert source.keys() is None
+
+
+def test_members_that_cannot_be_used_are_named(tmp_path):
+    path = tmp_path / "t.tar"
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
+        for name, colour in (("x.jpg", "red"), ("x.jpg", "blue"), ("\udcff.jpg", "red")):
+            info = tarfile.TarInfo(name)
+            info.size = len(jpeg(colour))
+            archive.addfile(info, io.BytesIO(jpeg(colour)))
+        link = tarfile.TarInfo("link.jpg")
+        link.type, link.linkname = tarfile.LNKTYPE, "x.jpg"
+        archive.addfile(link)
+    source = open_source(path)
+    first, *others = source.iterate("t")
+    assert first == ("t/x.jpg", jpeg("red"))
+    assert source.read("t/x.jpg") == jpeg("red")
+    assert [key for key, _ in others] == ["t/x.jpg", "t/\\xff.jpg", "t/link.jpg"]
+    for (_, error), text in zip(others, ("second image", "not valid UTF-8", "link"), strict=True):
+        assert isinstance(error, InputError)
+        assert text in error.message
+
+
+def test_odd_entries_of_a_folder_do_not_stop_the_rest(tmp_path, monkeypatch):
+    (tmp_path / "a.jpg").write_bytes(jpeg("red"))
+    (tmp_path / "dir.jpg").mkdir()
+    (tmp_path / "dir.jpg" / "inside.png").write_bytes(jpeg("blue"))
+    (tmp_path / "dangling.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (tmp_path / "locked.jpg").write_bytes(jpeg("red"))
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / os.fsdecode(b"caf\xe9.jpg")).write_bytes(jpeg("red"))
+    read_bytes = Path.read_bytes
+
+    def read(path):
+        if path.name == "locked.jpg":
+            raise PermissionError(13, "Permission denied")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    source = open_source(tmp_path)
+    images = dict(source.iterate("000000"))
+    good = {key for key, content in images.items() if isinstance(content, bytes)}
+    assert good == {"a.jpg", "dir.jpg/inside.png"}
+    bad = {key: content.message for key, content in images.items() if key not in good}
+    assert bad == {
+        "dangling.jpg": "not a file, or a link that leads nowhere",
+        "pipe.jpg": "not a file, or a link that leads nowhere",
+        "locked.jpg": "cannot be read: Permission denied",
+        "caf\\xe9.jpg": "its name is not valid UTF-8; rename it",
+    }
+    assert set(source.keys()) == set(images)
+    before = source.signature("000000")
+    json.dumps(before, ensure_ascii=False).encode()  # as fingerprints need it
+    assert before["dangling.jpg"] is None
+    (tmp_path / "nowhere.jpg").write_bytes(jpeg("red"))
+    assert source.signature("000000") != before, "a mended image is looked at again"
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "a.jpg").write_bytes(jpeg("red"))
+    (tmp_path / "sub").mkdir()
+    scandir = os.scandir
+
+    def locked(path):
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    with pytest.raises(InputError, match="sub: cannot list this folder: Permission denied"):
+        open_source(tmp_path)
+
+
+def test_a_tar_that_cannot_be_opened_is_an_error_of_its_shard(tmp_path):
+    three_images(tmp_path / "t.tar")
+    (tmp_path / "gone.tar").symlink_to(tmp_path / "nowhere")
+    source = open_source(tmp_path)
+    assert source.shards() == ["gone", "t"]
+    assert source.signature("gone") == {"tar": None}
+    with pytest.raises(InputError, match="not a readable tar"):
+        list(source.iterate("gone"))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("PNG", "<u2"), ("TIFF", "<u2"), ("TIFF", ">u2")])
+def test_sixteen_bit_images_keep_their_upper_eight_bits(kind, dtype):
+    values = np.array([[0, 255, 256, 0x80FF, 0xFFFF]], dtype=dtype)
+    stream = io.BytesIO()
+    Image.fromarray(values).save(stream, kind)
+    picture = decode_image(stream.getvalue(), "x")
+    assert picture.mode == "RGB"
+    assert np.asarray(picture)[0, :, 1].tolist() == [0, 0, 1, 128, 255]
+
+
+@pytest.mark.parametrize(("dtype", "mode"), [("i4", "I"), ("f4", "F")])
+def test_values_without_a_scale_are_refused(dtype, mode):
+    stream = io.BytesIO()
+    Image.fromarray(np.array([[0, 7, 70_000]], dtype=dtype)).save(stream, "TIFF")
+    with pytest.raises(
+        InputError, match=rf"x\.tif: the image's values are of Pillow's mode '{mode}'"
+    ):
+        decode_image(stream.getvalue(), "x.tif")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import yaml
 from PIL import Image
 
 from haystack import files
@@ -19,11 +20,16 @@ from haystack.io.images import open_source
 from haystack.io.panoptic_png import segment_geometry, write_panoptic_png
 from haystack.io.psg import read_psg, write_psg
 from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
+from haystack.pipeline.cluster_job import ClusterJob
+from haystack.pipeline.embed_job import EmbedJob
 from haystack.pipeline.export import ExportLabels
 from haystack.pipeline.export_job import ExportJob
-from haystack.pipeline.jobs import ClusterJob, EmbedJob, ProposeJob, ScoreJob, SegmentJob
+from haystack.pipeline.propose import Answered
+from haystack.pipeline.propose_job import ProposeJob
+from haystack.pipeline.score_job import ScoreJob
 from haystack.pipeline.segment import PrecomputedSegmenter
-from haystack.pipeline.workspace import Workspace
+from haystack.pipeline.segment_job import SegmentJob
+from haystack.pipeline.workspace import CLUSTERS, Workspace
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets
 from haystack.statistics import TripletStatistics
 from haystack.vocabulary import Vocabulary
@@ -133,6 +139,7 @@ class Campaign:
     model_hash: str = "fake"
     shard_size: int = 4
     labelled: int = 5
+    answered: list[Answered] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.workspace = Workspace.create(
@@ -175,7 +182,8 @@ class Campaign:
         if stage == "cluster":
             return ClusterJob(self.workspace, self.source)
         if stage == "segment":
-            return SegmentJob(self.workspace, self.source, PrecomputedSegmenter(self.dataset))
+            segmenter = PrecomputedSegmenter(self.dataset, self.source.keys())
+            return SegmentJob(self.workspace, self.source, segmenter)
         if stage == "score":
             return ScoreJob(
                 self.workspace,
@@ -183,14 +191,23 @@ class Campaign:
                 load_model=lambda: self.model,
                 model_hash=self.model_hash,
                 statistics=TripletStatistics.from_graphs(self.dataset.graphs, 5, 4),
+                answered=self.answered,
             )
         if stage == "propose":
-            return ProposeJob(self.workspace, self.source.shards())
+            return ProposeJob(self.workspace, self.source.shards(), answered=self.answered)
         return ExportJob(self.workspace, self.labels)
 
     def run(self, *stages: str) -> dict[str, object]:
         executor = LocalExecutor(self.root, progress=False)
         return {stage: executor.run(self.job(stage)) for stage in stages or STAGES}
+
+
+def edit_clusters(campaign: Campaign, **changes: object) -> None:
+    """Change the entry of cluster 1 in ``clusters.yaml``."""
+    path = campaign.workspace.path(CLUSTERS)
+    content = yaml.safe_load(path.read_text())
+    content["clusters"][1].update(changes)
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
 def snapshot(root: Path) -> dict[str, object]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,3 +77,19 @@ def test_mask_files_stay_inside_the_export_and_apart(image_id: str) -> None:
 def test_mask_files_of_different_images_differ() -> None:
     ids = ["a/b", "a%2f_b", "a%b", "a b", "a_b"]
     assert len({mask_file(image_id) for image_id in ids}) == len(ids)
+
+
+def test_rows_that_use_a_faulty_segment_are_left_out(finished: Campaign) -> None:
+    image = next(finished.workspace.segmented("000000"))
+    known = replace(image, faulty=(2,))
+    labels = {
+        image.image_id: ExportLabels(
+            relations=as_triplets([(0, 1, 0), (2, 0, 1)]),
+            neg_relations=as_triplets([(1, 2, -1), (1, 0, 3), (3, 0, 2)]),
+            faulty=(3,),
+        )
+    }
+    dataset = export_dataset([known], labels, finished.workspace.vocabulary)
+    assert dataset.graphs[0].relations.tolist() == [[0, 1, 0]]
+    assert dataset.graphs[0].neg_relations.tolist() == [[1, 0, 3]]
+    assert dataset.faulty_segments == {image.image_id: (2, 3)}

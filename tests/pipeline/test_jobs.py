@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
+import tarfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,23 +17,14 @@ from pipeline_campaign import (
     STAGES,
     UNMASKED,
     Campaign,
-    FakeRelationModel,
+    edit_clusters,
     snapshot,
 )
 
 from haystack.errors import InputError
-from haystack.executors import LocalExecutor
+from haystack.executors import Outputs, read_status
 from haystack.io.images import open_source
-from haystack.pipeline.jobs import ProposeJob, ScoreJob
 from haystack.pipeline.workspace import CLUSTERS, Workspace
-from haystack.statistics import TripletStatistics
-
-
-def edit_clusters(campaign: Campaign, **changes: object) -> None:
-    path = campaign.workspace.path(CLUSTERS)
-    content = yaml.safe_load(path.read_text())
-    content["clusters"][1].update(changes)
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
 def test_all_stages_end_to_end(finished: Campaign) -> None:
@@ -61,51 +55,6 @@ def test_all_stages_end_to_end(finished: Campaign) -> None:
     for proposal in proposals:
         assert cluster_of[proposal.image_key] == proposal.cluster
         assert graphs[proposal.image_id].file_name == f"images/{proposal.image_key}"
-
-
-def test_proposals_are_the_best_plausible_candidates(finished: Campaign) -> None:
-    """Recomputed the slow way: every pair, no bound, no shards."""
-    statistics = TripletStatistics.from_graphs(finished.dataset.graphs, 5, 4)
-    assignments = finished.workspace.assignments()
-    cluster_of = dict(zip(assignments.image_keys, assignments.cluster.tolist(), strict=True))
-    rows = []
-    model = FakeRelationModel()
-    for shard in finished.source.shards():
-        for image in finished.workspace.segmented(shard):
-            from haystack.pipeline.jobs import _scene
-
-            (answer,) = model.predict([_scene(image)])
-            for (s, o), logits, none in zip(
-                answer.pairs.tolist(), answer.logits, answer.no_relation, strict=True
-            ):
-                for p in range(4):
-                    if (
-                        statistics.subject_predicate[image.segments[s].category, p] >= 2
-                        and statistics.predicate_object[p, image.segments[o].category] >= 2
-                    ):
-                        rows.append(
-                            (
-                                cluster_of[image.image_key],
-                                p,
-                                none - logits[p],
-                                image.image_key,
-                                s,
-                                o,
-                            )
-                        )
-    expected = set()
-    for group in {row[:2] for row in rows}:
-        expected |= set(sorted(row for row in rows if row[:2] == group)[:7])
-    found = {
-        (p.cluster, p.predicate, -p.score, p.image_key, p.subject, p.object)
-        for p in finished.workspace.proposals()
-    }
-    assert len(found) == len(finished.workspace.proposals())
-    limited = {p for p in range(4) if sum(row[1] == p for row in expected) > 20}
-    assert found <= expected
-    assert {row for row in found if row[1] not in limited} == {
-        row for row in expected if row[1] not in limited
-    }
 
 
 def test_second_run_does_nothing(campaign: Campaign) -> None:
@@ -188,14 +137,6 @@ def test_exclusion_survives_and_is_obeyed(
     assert yaml.safe_load(previous)["clusters"][1]["name"] == "logos"
 
 
-def test_excluding_at_proposal_time_needs_no_new_scores(campaign: Campaign) -> None:
-    campaign.run()
-    edit_clusters(campaign, included=False)
-    again = Campaign(campaign.root, campaign.source_root)
-    again.run("propose")
-    assert all(row.cluster != 1 for row in again.workspace.proposals())
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -213,23 +154,116 @@ def test_broken_edits_of_clusters_are_named(
         campaign.workspace.clusters()
 
 
-def test_answered_and_faulty_leave_the_queue(campaign: Campaign) -> None:
+def edit_list(campaign: Campaign, edit: Callable[[list[dict[str, object]]], object]) -> None:
+    path = campaign.workspace.path(CLUSTERS)
+    content = yaml.safe_load(path.read_text())
+    edit(content["clusters"])
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda rows: rows.pop(), "expected 3 entries under 'clusters', one for each .*, got 2"),
+        (lambda rows: rows.pop(0), "expected id 0, got 1"),
+        (lambda rows: rows.clear(), "expected 3 entries .*, got 0"),
+        (lambda rows: rows.append(dict(rows[-1])), "expected id 3, got 2"),
+        (lambda rows: rows.append({**rows[-1], "id": 3}), "expected 3 entries .*, got 4"),
+    ],
+)
+def test_removed_or_added_clusters_are_an_error_of_every_stage(
+    campaign: Campaign, edit: Callable[[list[dict[str, object]]], object], message: str
+) -> None:
+    campaign.run("embed", "cluster", "segment", "score")
+    edit_list(campaign, edit)
+    (campaign.root / "cluster/sheets/000.jpg").unlink()  # makes the stage run again
+    for stage in ("propose", "score", "cluster"):
+        with pytest.raises(InputError, match=rf"clusters\.yaml.*: {message}"):
+            Campaign(campaign.root, campaign.source_root).run(stage)
+
+
+def test_changed_inputs_outdate_a_stage_and_are_named(campaign: Campaign) -> None:
     campaign.run()
-    first, second = campaign.workspace.proposals()[:2]
-    job = ProposeJob(
-        campaign.workspace,
-        campaign.source.shards(),
-        answered=[(first.image_id, first.subject, first.object, first.predicate)],
-        faulty=[(second.image_id, second.subject)],
-    )
-    assert LocalExecutor(campaign.root, progress=False).run(job).done == 1
-    rows = campaign.workspace.proposals()
-    assert rows
-    asked = {(row.image_id, row.subject, row.object, row.predicate) for row in rows}
-    assert (first.image_id, first.subject, first.object, first.predicate) not in asked
-    for row in rows:
-        if row.image_id == second.image_id:
-            assert second.subject not in (row.subject, row.object)
+    job = campaign.job("score")
+    inputs = job.inputs("000001")
+    assert set(inputs) == {"segment/000001.parquet", "cluster/assignments.parquet"}
+    assert set(campaign.job("propose").inputs("all")) == {
+        f"score/{shard}.parquet" for shard in campaign.source.shards()
+    }
+    assert campaign.job("embed").inputs("000001") == campaign.job("segment").inputs("000001") == {}
+    assert {status.outdated_by for status in read_status(campaign.root)} == {None}
+    Campaign(campaign.root, campaign.source_root, ("embed.dtype=float16",)).run("embed")
+    states = {status.stage: status.outdated_by for status in read_status(campaign.root)}
+    assert states["cluster"] == "embed"
+    with pytest.raises(InputError, match="'cluster' was made from an earlier 'embed'; run again"):
+        campaign.job("score").inputs("000001")
+
+
+def test_images_of_two_tars_that_took_one_record_are_refused(
+    tmp_path: Path, source_root: Path
+) -> None:
+    """A tar has no table of contents, so segmenting it cannot know of the other.
+
+    Scoring may have seen a part of the segments only, where several machines share the work.
+    """
+    images = sorted((source_root / "images").glob("*.jpg"))
+    folder = tmp_path / "tars"
+    folder.mkdir()
+
+    def pack(number: int, chunk: Sequence[Path]) -> None:
+        with tarfile.open(folder / f"sa_{number}.tar", "w") as archive:
+            for image in chunk:
+                archive.add(image, image.name)
+
+    pack(0, images[:3])
+    pack(1, images[2:7])
+    campaign = Campaign(tmp_path / "w", source_root)
+    campaign.source = open_source(folder)
+    campaign.run("embed", "cluster", "segment")
+    twice = f"sa_0/{images[2].name} and sa_1/{images[2].name} took the same record, image id 1002"
+    with pytest.raises(InputError, match=twice):
+        campaign.run("score")
+    with pytest.raises(InputError, match=twice):
+        campaign.job("propose").run("all", Outputs(campaign.root))
+
+
+def test_names_that_repeat_in_folders_take_no_record_twice(
+    tmp_path: Path, source_root: Path
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(source_root, source)
+    (source / "images/again").mkdir()
+    shutil.copy(source / "images/image-00.jpg", source / "images/again/image-00.jpg")
+    campaign = Campaign(tmp_path / "w", source, shard_size=1)
+    assert campaign.run("segment")["segment"].quarantined == 3  # type: ignore[attr-defined]
+    ids = [i.image_id for s in campaign.source.shards() for i in campaign.workspace.segmented(s)]
+    assert len(ids) == len(set(ids))
+    lines = (tmp_path / "w/quarantine.jsonl").read_text().splitlines()
+    reasons = {row["item"]: row["reason"] for row in map(json.loads, lines)}
+    assert "is that of image-00.jpg too" in reasons["again/image-00.jpg"]
+
+
+def test_odd_entries_of_the_source_are_quarantined(tmp_path: Path, source_root: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(source_root, source)
+    (source / "images/dir.jpg").mkdir()
+    (source / "images/dangling.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (source / "images" / os.fsdecode(b"caf\xe9.jpg")).write_bytes(b"x")
+    campaign = Campaign(tmp_path / "w", source)
+    summaries = campaign.run("embed", "segment")
+    assert summaries["embed"].quarantined == 3  # type: ignore[attr-defined]
+    assert summaries["segment"].quarantined == 4  # type: ignore[attr-defined]
+    lines = (tmp_path / "w/quarantine.jsonl").read_text().splitlines()
+    reasons = {row["item"]: row["reason"] for row in map(json.loads, lines)}
+    assert reasons["dangling.jpg"] == "not a file, or a link that leads nowhere"
+    assert reasons["caf\\xe9.jpg"] == "its name is not valid UTF-8; rename it"
+
+
+def test_a_file_is_no_workspace(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for root in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(InputError, match="file: expected a folder for the workspace"):
+            Workspace.configured(root)
 
 
 @pytest.mark.parametrize(
@@ -250,34 +284,7 @@ def test_embedding_that_was_cut_short_is_not_clustered(campaign: Campaign) -> No
         campaign.run("cluster")
 
 
-def test_model_of_another_vocabulary_is_refused(campaign: Campaign) -> None:
-    campaign.run("embed", "cluster", "segment")
-    job = ScoreJob(
-        campaign.workspace,
-        campaign.source.shards(),
-        load_model=lambda: FakeRelationModel(56),
-        model_hash="x",
-        statistics=TripletStatistics.from_graphs(campaign.dataset.graphs, 5, 4),
-    )
-    with pytest.raises(InputError, match="scores 56 predicates and the vocabulary has 4"):
-        LocalExecutor(campaign.root, progress=False).run(job)
-
-
-def test_a_model_is_loaded_only_when_something_is_to_do(campaign: Campaign) -> None:
-    campaign.run()
-
-    def load() -> FakeRelationModel:
-        raise AssertionError("loaded")
-
-    again = Campaign(campaign.root, campaign.source_root)
-    job = again.job("score")
-    job._load_model = load  # type: ignore[attr-defined]
-    assert LocalExecutor(campaign.root, progress=False).run(job).skipped == 3
-
-
 def test_a_tar_that_breaks_off_is_quarantined(tmp_path: Path, source_root: Path) -> None:
-    import tarfile
-
     images = sorted((source_root / "images").glob("*.jpg"))
     folder = tmp_path / "tars"
     folder.mkdir()

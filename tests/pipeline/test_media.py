@@ -10,6 +10,7 @@ from PIL import Image
 from pipeline_campaign import BROKEN, UNMASKED, Campaign
 
 from haystack.errors import InputError
+from haystack.io.images import decode_image
 from haystack.pipeline.media import WorkspaceMedia
 
 KEY = "image-05.jpg"
@@ -105,6 +106,43 @@ def test_turned_photographs_are_shown_upright_with_their_masks(
         marked = np.asarray(overlay) == 1
     assert bright.shape == marked.shape
     assert (bright != marked).mean() < 0.02
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_a_turned_tiff_is_not_turned_twice(finished: Campaign, orientation: int) -> None:
+    """Pillow turns TIFFs as it decodes them, so that their masks are upright already."""
+    ids = WorkspaceMedia(finished.workspace).segmented(KEY).id_map()
+    target = WorkspaceMedia(finished.workspace).segmented(KEY).segments[0].id
+    upright = Image.fromarray(np.repeat((ids == target)[..., None] * np.uint8(255), 3, axis=2))
+    back = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90}
+    stored = upright.transpose(back[orientation]) if orientation in back else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encoded(stored, "TIFF", exif=exif)
+    np.testing.assert_array_equal(decode_image(content, KEY), upright)
+    source: Any = OneImage(content)
+    media = WorkspaceMedia(finished.workspace, source)
+    with Image.open(io.BytesIO(media.image(KEY)[0])) as shown:
+        bright = np.asarray(shown.convert("L")) > 128
+    with Image.open(io.BytesIO(media.overlay(KEY, 0, 1))) as overlay:
+        marked = np.asarray(overlay) == 1
+    assert bright.shape == marked.shape
+    assert (bright != marked).mean() < 0.02
+
+
+def test_sixteen_bit_pictures_keep_their_shades(finished: Campaign) -> None:
+    grey = np.full((20, 30), 0x4030, dtype=np.uint16)
+    grey[:, 15:] = 0xC010
+    source: Any = OneImage(encoded(Image.fromarray(grey), "TIFF"))
+    shown, _ = WorkspaceMedia(finished.workspace, source).image("x")
+    with Image.open(io.BytesIO(shown)) as picture:
+        pixels = np.asarray(picture).astype(int)
+    assert pixels.shape == (20, 30, 3)
+    assert abs(pixels[:, 3].mean() - 0x40) < 3
+    assert abs(pixels[:, -3].mean() - 0xC0) < 3
+    source = OneImage(encoded(Image.fromarray(grey.astype(np.float32)), "TIFF"))
+    with pytest.raises(InputError, match="x: the image's values are of Pillow's mode 'F'"):
+        WorkspaceMedia(finished.workspace, source).image("x")
 
 
 def test_huge_and_exotic_images_become_jpegs(finished: Campaign) -> None:

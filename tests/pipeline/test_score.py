@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -40,11 +40,16 @@ def score(
     scenes: Sequence[SceneInput],
     model: object,
     plausible: PlausibleTriplets = EVERYTHING,
-    **options: object,
+    *,
+    batch_size: int = 8,
+    known: Mapping[str, dict[str, object]] | None = None,
 ) -> tuple[Candidates, object]:
     best = TopCandidates(1, model.num_predicates, 1000)  # type: ignore[attr-defined]
-    images = [SceneInCluster(f"{s.image_id}.jpg", 0, s) for s in scenes]
-    counts = score_images(images, model, plausible, best, **options)  # type: ignore[arg-type]
+    images = [
+        SceneInCluster(f"{s.image_id}.jpg", 0, s, **(known or {}).get(s.image_id, {}))  # type: ignore[arg-type]
+        for s in scenes
+    ]
+    counts = score_images(images, model, plausible, best, batch_size=batch_size)  # type: ignore[arg-type]
     return best.result(), counts
 
 
@@ -147,13 +152,38 @@ def test_faulty_segments_are_never_candidates() -> None:
     found, _ = score(
         [scene("a", [0, 1, 2]), scene("b", [0, 1])],
         FakeRelationModel(),
-        faulty={("a", 1), ("b", 7), ("c", 0)},
+        known={"a": {"faulty": {1}}, "b": {"faulty": (7,)}},
     )
     rows = {
         (found.image_keys[i], int(s), int(o))
         for i, s, o in zip(found.image, found.subject, found.object, strict=True)
     }
     assert rows == {("a.jpg", 0, 2), ("a.jpg", 2, 0), ("b.jpg", 0, 1), ("b.jpg", 1, 0)}
+
+
+def test_answered_questions_are_never_candidates() -> None:
+    found, counts = score(
+        [scene("a", [0, 1, 2]), scene("b", [0, 1])],
+        FakeRelationModel(),
+        known={"a": {"answered": [(0, 1, 2), (2, 1, -1), (0, 9, 1)]}},
+    )
+    rows = {
+        (found.image_keys[i], int(s), int(o), int(p))
+        for i, s, o, p in zip(
+            found.image, found.subject, found.object, found.predicate, strict=True
+        )
+    }
+    everything = {
+        (f"{image}.jpg", s, o, p)
+        for image, count in (("a", 3), ("b", 2))
+        for s in range(count)
+        for o in range(count)
+        for p in range(4)
+        if s != o
+    }
+    assert everything - rows == {("a.jpg", 0, 1, 2)} | {("a.jpg", 2, 1, p) for p in range(4)}
+    assert rows < everything
+    assert counts.candidates == len(rows)  # type: ignore[attr-defined]
 
 
 def test_images_without_pairs_are_fine() -> None:

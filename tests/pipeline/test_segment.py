@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +30,39 @@ def dataset(tmp_path: Path, source_root: Path) -> SceneGraphDataset:
 def run(
     dataset: SceneGraphDataset, key: str = KEY, file: str = "image-00.jpg"
 ) -> tuple[list[SegmentedImage], dict[str, str]]:
+    return run_all(dataset, [key], None, file)
+
+
+def run_all(
+    dataset: SceneGraphDataset,
+    keys: Sequence[str],
+    source: Sequence[str] | None,
+    file: str = "image-00.jpg",
+) -> tuple[list[SegmentedImage], dict[str, str]]:
+    """Segment ``keys`` of a source that holds the images ``source``."""
     assert dataset.root is not None
     content = (dataset.root / "images" / file).read_bytes()
     reasons: dict[str, str] = {}
-    segmenter = PrecomputedSegmenter(dataset)
+    segmenter = PrecomputedSegmenter(dataset, source)
     images = list(
-        segment_images([(key, content)], segmenter, VOCABULARY, set_aside=reasons.__setitem__)
+        segment_images(
+            [(key, content) for key in keys],
+            segmenter,
+            VOCABULARY,
+            set_aside=reasons.__setitem__,
+        )
     )
-    assert len(images) + len(reasons) == 1
+    assert len(images) + len(reasons) == len(keys)
     return images, reasons
+
+
+def records(dataset: SceneGraphDataset, *file_names: str) -> SceneGraphDataset:
+    """The first record under several names and ids "0", "1", ..."""
+    graphs = tuple(
+        replace(dataset.graphs[0], image_id=str(number), file_name=name)
+        for number, name in enumerate(file_names)
+    )
+    return replace(dataset, graphs=graphs)
 
 
 def first_changed(dataset: SceneGraphDataset, **changes: object) -> SceneGraphDataset:
@@ -98,9 +124,74 @@ def test_image_without_record_and_broken_image(dataset: SceneGraphDataset) -> No
 
 
 def test_two_records_of_one_file_name_are_refused(dataset: SceneGraphDataset) -> None:
-    twin = replace(dataset.graphs[1], file_name="other/image-00.jpg")
+    twin = replace(dataset.graphs[1], file_name="./images/image-00.jpg")
     with pytest.raises(InputError, match="1000 and 1001 have the same file name"):
         PrecomputedSegmenter(replace(dataset, graphs=(dataset.graphs[0], twin)))
+
+
+@pytest.mark.parametrize(
+    ("key", "file_names", "found"),
+    [
+        ("a/x.jpg", ("images/a/x.jpg", "images/b/x.jpg"), "0"),
+        ("b/x.jpg", ("images/a/x.jpg", "images/b/x.jpg"), "1"),
+        ("s/a/x.jpg", ("x.jpg", "b/x.jpg", "a/x.jpg"), "2"),
+        ("x.jpg", ("b/x.jpg", "x.jpg"), "1"),
+        ("far/away/x.jpg", ("images/x.jpg",), "0"),
+        ("c/x.jpg", ("images/a/x.jpg", "images/b/x.jpg"), None),
+        ("x.jpg", ("a/x.jpg", "b/x.jpg"), None),
+    ],
+)
+def test_the_record_of_the_longest_equal_path_is_taken(
+    dataset: SceneGraphDataset, key: str, file_names: tuple[str, ...], found: str | None
+) -> None:
+    images, reasons = run_all(records(dataset, *file_names), [key], [key])
+    assert [image.image_id for image in images] == ([] if found is None else [found])
+    if found is None:
+        assert "2 records have the file name 'x.jpg'" in reasons[key]
+
+
+@pytest.mark.parametrize(
+    ("file_name", "source", "winner"),
+    [
+        ("images/x.jpg", ("a/x.jpg", "b/x.jpg"), None),
+        ("images/x.jpg", ("a/x.jpg", "b/x.jpg", "x.jpg"), "x.jpg"),
+        ("b/x.jpg", ("a/x.jpg", "b/x.jpg"), "b/x.jpg"),
+        ("b/x.jpg", ("b/x.jpg", "c/b/x.jpg"), "b/x.jpg"),
+    ],
+)
+def test_a_record_goes_to_one_image_in_whatever_order_shards_are_done(
+    dataset: SceneGraphDataset, file_name: str, source: tuple[str, ...], winner: str | None
+) -> None:
+    one = records(dataset, file_name)
+    for order in permutations(source):
+        found = {}
+        reasons = {}
+        for key in order:  # each in a shard of its own
+            images, why = run_all(one, [key], order)
+            found.update({image.image_key: image.image_id for image in images})
+            reasons.update(why)
+        assert found == ({} if winner is None else {winner: "0"})
+        for key in set(source) - {winner}:
+            assert "its record (image id 0) is that of" in reasons[key]
+            assert winner is None or f"is that of {winner} too" in reasons[key]
+    alone = PrecomputedSegmenter(one, source[:1]).fingerprint()
+    assert PrecomputedSegmenter(one, source).fingerprint() != alone
+
+
+def test_without_a_listing_a_shard_gives_a_record_once(dataset: SceneGraphDataset) -> None:
+    one = records(dataset, "images/x.jpg")
+    images, reasons = run_all(one, ["s/a/x.jpg", "s/b/x.jpg"], None)
+    assert [image.image_key for image in images] == ["s/a/x.jpg"]
+    assert "is that of s/a/x.jpg too" in reasons["s/b/x.jpg"]
+
+
+def test_segments_known_to_be_faulty_are_carried_along(dataset: SceneGraphDataset) -> None:
+    known = replace(dataset, faulty_segments={dataset.graphs[0].image_id: (2, 1)})
+    (image,), _ = run(known)
+    assert image.faulty == (1, 2)
+    assert run(dataset)[0][0].faulty == ()
+    fingerprints = [PrecomputedSegmenter(data).fingerprint() for data in (known, dataset)]
+    assert fingerprints[0] != fingerprints[1]
 
 
 def test_fingerprint_follows_segments_and_masks(dataset: SceneGraphDataset) -> None:
@@ -131,6 +222,7 @@ def test_segmented_images_round_trip(tmp_path: Path) -> None:
                 Segment(16_777_215 - i, i, 9, (0.1, 0.0, 1e-3, 4.0), is_crowd=bool(i % 2))
                 for i in range(number % 3)
             ),
+            tuple(range(number % 2)),
         )
         for number in range(130)
     ]

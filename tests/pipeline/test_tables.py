@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from haystack.errors import InputError
@@ -53,8 +55,15 @@ def test_clusters_file(tmp_path: Path) -> None:
     path.write_text(tables.dump_clusters(clusters, "abc"))
     assert tables.load_clusters(path) == (clusters, "abc")
     path.write_text("clusters: {")
-    with pytest.raises(InputError, match="cannot read the clusters"):
+    with pytest.raises(InputError, match="cannot read the clusters") as caught:
         tables.load_clusters(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_segments_of_another_version_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"image_key": ["a"], "image_id": ["1"]}), tmp_path / "old.parquet")
+    with pytest.raises(InputError, match=r"old\.parquet: this file has other columns"):
+        list(tables.read_segmented(tmp_path / "old.parquet"))
 
 
 @pytest.mark.parametrize(

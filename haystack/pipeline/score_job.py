@@ -1,0 +1,201 @@
+"""The score stage as a job: which files it reads and writes, and what its output depends on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from haystack import files
+from haystack.errors import InputError
+from haystack.executors.base import Counts, Outputs
+from haystack.models.relation.inputs import SceneInput
+from haystack.models.relation.protocol import RelationModel
+from haystack.pipeline import tables
+from haystack.pipeline.candidates import FaultySegment, TopCandidates
+from haystack.pipeline.propose import Answered
+from haystack.pipeline.score import PlausibleTriplets, SceneInCluster, score_images
+from haystack.pipeline.upstream import ALL, refuse_shared_image_ids, upstream_checksums
+from haystack.pipeline.workspace import ASSIGNMENTS, CANDIDATES, SEGMENTED, Workspace
+from haystack.statistics import TripletStatistics
+
+
+class ScoreJob:
+    """The best candidates per (cluster, predicate), by shard.
+
+    Args:
+        workspace: where to read and write; its ``config.score`` holds.
+        shards: names of the segment shards.
+        load_model: loads the relation model; called when the first shard needs it.
+        model_hash: changes when the model's answers may have changed.
+        statistics: training counts for the plausibility filter.
+        answered: questions that have an answer; what is known is no candidate, so that it takes
+            no place among the best.
+        faulty: (image id, segment position) that annotators call wrong; those that the
+            annotations call wrong come with the segments.
+    """
+
+    name: ClassVar[str] = "score"
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        shards: Sequence[str],
+        *,
+        load_model: Callable[[], RelationModel],
+        model_hash: str,
+        statistics: TripletStatistics,
+        answered: Collection[Answered] = (),
+        faulty: Collection[FaultySegment] = (),
+    ) -> None:
+        self._workspace = workspace
+        self._config = workspace.config.score
+        self._shards = list(shards)
+        self._load_model = load_model
+        self._model_hash = model_hash
+        self._plausible = PlausibleTriplets.from_statistics(
+            statistics, min_count=self._config.min_count
+        )
+        self._answered: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        for image_id, subject, target, predicate in sorted(set(answered)):
+            self._answered[image_id].append((subject, target, predicate))
+        self._faulty: dict[str, list[int]] = defaultdict(list)
+        for image_id, position in sorted(set(faulty)):
+            self._faulty[image_id].append(position)
+        self._ids_are_checked = False
+
+    @cached_property
+    def _model(self) -> RelationModel:
+        model = self._load_model()
+        expected = self._workspace.vocabulary.num_predicates
+        if model.num_predicates != expected:
+            raise InputError(
+                f"the relation model scores {model.num_predicates} predicates and the vocabulary "
+                f"has {expected}; use a model that was trained on this vocabulary"
+            )
+        return model
+
+    @cached_property
+    def _clusters(self) -> dict[str, str]:
+        # Once, as the assignments below: what a manifest names must be what was used.
+        return upstream_checksums(self._workspace, "cluster", [ALL])
+
+    @cached_property
+    def _cluster_of(self) -> dict[str, int]:
+        assignments = self._workspace.assignments()
+        return dict(zip(assignments.image_keys, assignments.cluster.tolist(), strict=True))
+
+    @cached_property
+    def _included(self) -> list[bool]:
+        return [cluster.included for cluster in self._workspace.clusters()]
+
+    @cached_property
+    def _filter_hash(self) -> str:
+        masks = self._plausible.subject.tobytes() + self._plausible.object.tobytes()
+        return files.sha256_text(masks.hex())
+
+    def shards(self) -> Sequence[str]:
+        """The segment shards."""
+        return self._shards
+
+    def inputs(self, shard: str) -> Mapping[str, str]:
+        """The shard's segments, and the cluster of every image."""
+        segments = upstream_checksums(self._workspace, "segment", [shard])
+        return {**segments, ASSIGNMENTS: self._clusters[ASSIGNMENTS]}
+
+    def fingerprint(self, shard: str) -> Mapping[str, Any]:
+        """Model, filter, size of the cut, included clusters, and what is known of its images."""
+        ids = tables.read_segmented_ids(self._workspace.path(SEGMENTED, shard=shard)).values()
+        return {
+            "model": self._model_hash,
+            "filter": self._filter_hash,
+            "top": self._config.top,
+            "answered": {i: self._answered[i] for i in ids if i in self._answered},
+            "faulty": {i: self._faulty[i] for i in ids if i in self._faulty},
+            "included": self._included,
+        }
+
+    def run(self, shard: str, out: Outputs) -> Counts:
+        """Score the shard's images that lie in included clusters.
+
+        The notes tell the later stages the size of the cut and the clusters that were included.
+        """
+        if not self._ids_are_checked:
+            refuse_shared_image_ids(self._workspace, self._shards)
+            self._ids_are_checked = True
+        best = TopCandidates(
+            len(self._included), self._workspace.vocabulary.num_predicates, self._config.top
+        )
+        left_out = {"excluded": 0, "unclustered": 0}
+        with _one_thread():
+            counts = score_images(
+                self._scenes(shard, left_out, out),
+                self._model,
+                self._plausible,
+                best,
+                batch_size=self._config.batch_size,
+            )
+        result = best.result()
+        tables.write_candidates(out.path(CANDIDATES.format(shard=shard)), result)
+        return Counts(
+            inputs=counts.images,
+            ok=counts.images,
+            extra={
+                **left_out,
+                "pairs": counts.pairs,
+                "candidates": counts.candidates,
+                "kept": len(result),
+                "full_groups": best.full_groups(),
+                "without_no_relation": counts.without_no_relation,
+            },
+            notes={"top": self._config.top, "included": np.flatnonzero(self._included).tolist()},
+        )
+
+    def _scenes(
+        self, shard: str, left_out: dict[str, int], out: Outputs
+    ) -> Iterator[SceneInCluster]:
+        for image in self._workspace.segmented(shard):
+            out.advance()
+            cluster = self._cluster_of.get(image.image_key)
+            if cluster is None:  # the embed stage has quarantined it, with its reason
+                left_out["unclustered"] += 1
+            elif not self._included[cluster]:
+                left_out["excluded"] += 1
+            else:
+                yield SceneInCluster(
+                    image.image_key,
+                    cluster,
+                    scene_of(image),
+                    faulty={*image.faulty, *self._faulty.get(image.image_id, ())},
+                    answered=self._answered.get(image.image_id, ()),
+                )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums on the CPU depend on how many threads share them; a queue must not."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def scene_of(image: tables.SegmentedImage) -> SceneInput:
+    """A segmented image as a relation model sees it."""
+    segments = image.segments
+    return SceneInput(
+        image_id=image.image_id,
+        height=image.height,
+        width=image.width,
+        labels=np.array([segment.category for segment in segments], dtype=np.int64),
+        boxes=np.array([segment.box for segment in segments], dtype=np.float32).reshape(-1, 4),
+        id_map=image.id_map(),
+        segment_ids=np.array([segment.id for segment in segments], dtype=np.int64),
+    )

@@ -1,0 +1,88 @@
+"""What jobs read: the source's images, and stages before them, complete and current."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from haystack.errors import InputError
+from haystack.executors.base import Counts, Outputs, manifest_path
+from haystack.executors.manifest import CurrentChecksums, Manifest, read_manifest
+from haystack.io.images import ImageSource
+from haystack.pipeline import tables
+from haystack.pipeline.workspace import SEGMENTED, Workspace, missing_stage
+
+ALL = "all"
+"""The one shard of a stage that works on all shards at once."""
+
+
+def finished(workspace: Workspace, stage: str, shard: str) -> Manifest:
+    """The manifest of another stage's shard.
+
+    Raises:
+        InputError: that shard is not done.
+    """
+    manifest = read_manifest(workspace.root, stage, shard)
+    if manifest is None:
+        raise missing_stage(workspace.root, stage, manifest_path(workspace.root, stage, shard))
+    return manifest
+
+
+def upstream_checksums(workspace: Workspace, stage: str, shards: Sequence[str]) -> dict[str, str]:
+    """Checksums of another stage's outputs, from its manifests.
+
+    Raises:
+        InputError: that stage is not complete, or was made from outputs that have changed since.
+    """
+    checksums: dict[str, str] = {}
+    current = CurrentChecksums(workspace.root)
+    for shard in shards:
+        manifest = finished(workspace, stage, shard)
+        changed = current.outdated_stage(manifest)
+        if changed is not None:
+            raise InputError(
+                f"the stage '{stage}' was made from an earlier '{changed}'; "
+                f"run again: haystack {stage} {workspace.root}"
+            )
+        checksums.update(manifest.checksums())
+    return checksums
+
+
+def refuse_shared_image_ids(workspace: Workspace, shards: Sequence[str]) -> None:
+    """Check that no two images have one image id, over all shards that are segmented by now.
+
+    Shards are segmented apart from each other, and answers are kept by image id.
+
+    Raises:
+        InputError: two images do; both are named.
+    """
+    taken: dict[str, str] = {}
+    for shard in shards:
+        path = workspace.path(SEGMENTED, shard=shard)
+        if not path.is_file():
+            continue
+        for key, image_id in tables.read_segmented_ids(path).items():
+            other = taken.setdefault(image_id, key)
+            if other != key:
+                raise InputError(
+                    f"the images {other} and {key} took the same record, image id {image_id}; give "
+                    "each a record with a file_name that ends as the image's path does, or remove "
+                    f"one of them, then run again: haystack segment {workspace.root}"
+                )
+
+
+def shard_images(source: ImageSource, shard: str, out: Outputs) -> Iterator[tuple[str, bytes]]:
+    """The shard's images; what cannot be read is quarantined, the rest of a broken shard too."""
+    try:
+        for key, content in source.iterate(shard):
+            out.advance()
+            if isinstance(content, InputError):
+                out.quarantine(key, content.message)
+            else:
+                yield key, content
+    except InputError as error:
+        out.quarantine(shard, str(error))
+
+
+def counts_of(ok: int, out: Outputs) -> Counts:
+    """Counts of a shard of which ``ok`` images came through and the others were set aside."""
+    return Counts(inputs=ok + len(out.quarantined), ok=ok)

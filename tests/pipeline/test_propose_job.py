@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+from pipeline_campaign import Campaign, FakeRelationModel, edit_clusters
+
+from haystack.errors import InputError
+from haystack.executors import LocalExecutor
+from haystack.executors.manifest import read_manifest
+from haystack.pipeline.propose_job import ProposeJob
+from haystack.pipeline.score_job import scene_of
+from haystack.statistics import TripletStatistics
+
+
+def test_proposals_are_the_best_plausible_candidates(finished: Campaign) -> None:
+    """Recomputed the slow way: every pair, no bound, no shards."""
+    statistics = TripletStatistics.from_graphs(finished.dataset.graphs, 5, 4)
+    assignments = finished.workspace.assignments()
+    cluster_of = dict(zip(assignments.image_keys, assignments.cluster.tolist(), strict=True))
+    rows = []
+    model = FakeRelationModel()
+    for shard in finished.source.shards():
+        for image in finished.workspace.segmented(shard):
+            (answer,) = model.predict([scene_of(image)])
+            for (s, o), logits, none in zip(
+                answer.pairs.tolist(), answer.logits, answer.no_relation, strict=True
+            ):
+                for p in range(4):
+                    if (
+                        statistics.subject_predicate[image.segments[s].category, p] >= 2
+                        and statistics.predicate_object[p, image.segments[o].category] >= 2
+                    ):
+                        rows.append(
+                            (
+                                cluster_of[image.image_key],
+                                p,
+                                none - logits[p],
+                                image.image_key,
+                                s,
+                                o,
+                            )
+                        )
+    expected = set()
+    for group in {row[:2] for row in rows}:
+        expected |= set(sorted(row for row in rows if row[:2] == group)[:7])
+    found = {
+        (p.cluster, p.predicate, -p.score, p.image_key, p.subject, p.object)
+        for p in finished.workspace.proposals()
+    }
+    assert len(found) == len(finished.workspace.proposals())
+    limited = {p for p in range(4) if sum(row[1] == p for row in expected) > 20}
+    assert found <= expected
+    assert {row for row in found if row[1] not in limited} == {
+        row for row in expected if row[1] not in limited
+    }
+
+
+def test_excluding_at_proposal_time_needs_no_new_scores(campaign: Campaign) -> None:
+    campaign.run()
+    edit_clusters(campaign, included=False)
+    again = Campaign(campaign.root, campaign.source_root)
+    again.run("propose")
+    assert all(row.cluster != 1 for row in again.workspace.proposals())
+
+
+def test_answered_and_faulty_leave_the_queue(campaign: Campaign) -> None:
+    campaign.run()
+    first, second = campaign.workspace.proposals()[:2]
+    job = ProposeJob(
+        campaign.workspace,
+        campaign.source.shards(),
+        answered=[(first.image_id, first.subject, first.object, first.predicate)],
+        faulty=[(second.image_id, second.subject)],
+    )
+    assert LocalExecutor(campaign.root, progress=False).run(job).done == 1
+    rows = campaign.workspace.proposals()
+    assert rows
+    asked = {(row.image_id, row.subject, row.object, row.predicate) for row in rows}
+    assert (first.image_id, first.subject, first.object, first.predicate) not in asked
+    for row in rows:
+        if row.image_id == second.image_id:
+            assert second.subject not in (row.subject, row.object)
+
+
+def test_a_cluster_included_after_scoring_asks_for_new_scores(campaign: Campaign) -> None:
+    campaign.run("embed", "cluster", "segment")
+    edit_clusters(campaign, included=False)
+    Campaign(campaign.root, campaign.source_root).run("score", "propose")
+    edit_clusters(campaign, included=True)
+    with pytest.raises(InputError, match=r"cluster 1 had not been included .*: haystack score"):
+        Campaign(campaign.root, campaign.source_root).run("propose")
+    again = Campaign(campaign.root, campaign.source_root)
+    again.run("score", "propose")
+    assert any(row.cluster == 1 for row in again.workspace.proposals())
+
+
+def test_fewer_clusters_than_were_scored_ask_for_new_scores(campaign: Campaign) -> None:
+    campaign.run()
+    fewer = Campaign(campaign.root, campaign.source_root, ("cluster.k=2",))
+    fewer.run("cluster")
+    with pytest.raises(InputError, match="'score' was made from an earlier 'cluster'"):
+        fewer.run("propose")
+
+
+def test_only_full_groups_with_nothing_left_are_exhausted(campaign: Campaign) -> None:
+    campaign.run()
+    sizes: dict[tuple[int, int], int] = {}
+    for shard in campaign.source.shards():
+        rows = campaign.workspace.candidates(shard)
+        for group in zip(rows.cluster.tolist(), rows.predicate.tolist(), strict=True):
+            sizes[group] = sizes.get(group, 0) + 1
+    full = {
+        (int(c), int(p))
+        for shard in campaign.source.shards()
+        for rows in [campaign.workspace.candidates(shard)]
+        for c, p in {*zip(rows.cluster.tolist(), rows.predicate.tolist(), strict=True)}
+        if ((rows.cluster == c) & (rows.predicate == p)).sum() == 7
+    }
+    assert full
+    assert full < set(sizes)
+    images = [g.image_id for g in campaign.dataset.graphs]
+    pairs = [(image, s, o) for image in images for s in range(4) for o in range(4) if s != o]
+    campaign.answered = [(*pair, -1) for pair in pairs]
+    campaign.run("propose")
+    manifest = read_manifest(campaign.root, "propose", "all")
+    expected = [[*group, sizes[group]] for group in sorted(full)]
+    assert manifest.notes["exhausted"] == expected
+    assert manifest.counts["exhausted_groups"] == len(expected)
+    campaign.answered = [(*pair, -1) for pair in pairs[12:]]  # one image is left
+    campaign.run("propose")
+    left = {(row.cluster, row.predicate) for row in campaign.workspace.proposals()}
+    assert left
+    notes = read_manifest(campaign.root, "propose", "all").notes
+    assert {tuple(row[:2]) for row in notes["exhausted"]} == full - left
