@@ -17,6 +17,9 @@ from haystack.errors import InputError
 from haystack.files import canonical_json, sha256_text
 from haystack.vocabulary import Vocabulary
 
+NO_OBJECT = -1
+"""Value of a pixel that belongs to no mask, in the id map of a :class:`MaskRuns`."""
+
 NO_RELATION = -1
 """Predicate of a row in ``neg_relations`` that says: no predicate at all holds for this pair."""
 
@@ -102,20 +105,188 @@ class SceneGraph:
 
 
 @dataclass(frozen=True)
+class MaskRuns:
+    """Binary masks of one image, overlapping or not, as runs of pixels: exact and small.
+
+    Pixels are numbered row by row, 0..height * width - 1. The runs of a mask ascend and leave a
+    gap between each other; a run may go on from one row into the next. A mask may be empty.
+
+    Args:
+        height, width: of the image, in pixels.
+        bounds: int64 [M, 2], first pixel of a run and the pixel after its last.
+        offsets: int64 [N + 1], the runs of mask i are ``bounds[offsets[i] : offsets[i + 1]]``.
+    """
+
+    height: int
+    width: int
+    bounds: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+
+    @classmethod
+    def from_masks(
+        cls, masks: Iterable[npt.NDArray[np.bool_]], height: int, width: int
+    ) -> MaskRuns:
+        """From masks bool [height, width], taken one at a time (or an array [N, height, width]).
+
+        Raises:
+            InputError: a mask has another size.
+        """
+        bounds, offsets = [np.empty((0, 2), dtype=np.int64)], [0]
+        for number, mask in enumerate(masks):
+            if mask.shape != (height, width):
+                raise InputError(
+                    f"expected masks of {height} x {width} pixels, got "
+                    f"{' x '.join(str(size) for size in mask.shape)} for mask {number}"
+                )
+            padded = np.zeros(height * width + 2, dtype=np.bool_)
+            padded[1:-1] = mask.ravel()
+            edges = np.flatnonzero(padded[1:] != padded[:-1])
+            bounds.append(edges.reshape(-1, 2))
+            offsets.append(offsets[-1] + len(edges) // 2)
+        return cls(height, width, np.concatenate(bounds), np.array(offsets, dtype=np.int64))
+
+    @classmethod
+    def from_id_map(cls, id_map: npt.NDArray[np.integer], count: int) -> MaskRuns:
+        """From a map [height, width] that holds the number of the mask each pixel belongs to.
+
+        Args:
+            id_map: numbers 0..count - 1, and ``NO_OBJECT`` for pixels of no mask.
+            count: N, the number of masks; those without a pixel are empty.
+
+        Raises:
+            InputError: the map has another shape or another number.
+        """
+        if id_map.ndim != 2:
+            raise InputError(f"expected an id map [H, W], got {list(id_map.shape)}")
+        flat = id_map.ravel()
+        edges = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+        begins = np.append(0, edges)[: len(flat)]
+        ends = np.append(edges, len(flat))[: len(flat)]
+        owners = flat[begins].astype(np.int64)
+        wrong = (owners < NO_OBJECT) | (owners >= count)
+        if wrong.any():
+            raise InputError(
+                f"expected an id map of numbers 0..{count - 1}, or {NO_OBJECT} for none, got "
+                f"{int(owners[wrong.argmax()])}"
+            )
+        order = np.argsort(owners, kind="stable")
+        order = order[np.searchsorted(owners[order], 0) :]
+        counts = np.bincount(owners[order], minlength=count)
+        height, width = id_map.shape
+        return cls(
+            height,
+            width,
+            np.stack([begins[order], ends[order]], axis=1).astype(np.int64),
+            np.append(0, np.cumsum(counts)).astype(np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.bool_]:
+        """Mask number ``index``, bool [height, width]."""
+        position = range(len(self))[index]
+        steps = np.zeros(self.height * self.width + 1, dtype=np.int8)
+        runs = self.bounds[self.offsets[position] : self.offsets[position + 1]]
+        steps[runs[:, 0]] = 1
+        steps[runs[:, 1]] = -1
+        inside = np.cumsum(steps[:-1], dtype=np.int8)
+        return inside.astype(np.bool_).reshape(self.height, self.width)
+
+    def dense(self) -> npt.NDArray[np.bool_]:
+        """All masks, bool [N, height, width]."""
+        masks = np.empty((len(self), self.height, self.width), dtype=np.bool_)
+        for number in range(len(self)):
+            masks[number] = self[number]
+        return masks
+
+    def id_map(self) -> npt.NDArray[np.int32] | None:
+        """The map that :meth:`from_id_map` reads, int32 [height, width]; None if masks overlap."""
+        order = np.argsort(self.bounds[:, 0], kind="stable")
+        begins, ends = self.bounds[order].T
+        if (begins[1:] < ends[:-1]).any():
+            return None
+        # Runs and the gaps around them, in turn.
+        edges = np.concatenate([[0], self.bounds[order].ravel(), [self.height * self.width]])
+        values = np.full(len(edges) - 1, NO_OBJECT, dtype=np.int32)
+        values[1::2] = np.repeat(np.arange(len(self)), np.diff(self.offsets))[order]
+        flat = np.repeat(values, np.diff(edges))
+        return flat.reshape(self.height, self.width)
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64]:
+        """Pixels of each mask, int64 [N]."""
+        lengths = np.append(0, np.cumsum(self.bounds[:, 1] - self.bounds[:, 0]))
+        return np.diff(lengths[self.offsets])
+
+
+@dataclass(frozen=True)
+class PredictedObjects:
+    """Objects that a model found in one image; pairs and triplets refer to their positions.
+
+    Args:
+        labels: int64 [N], object classes 0..C-1.
+        scores: float32 [N], confidence, or None.
+        boxes: float32 [N, 4], x1, y1, x2, y2 in pixels as the model gave them, or None.
+        masks: N masks, or None.
+    """
+
+    labels: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32] | None = None
+    boxes: npt.NDArray[np.float32] | None = None
+    masks: MaskRuns | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
 class RelationScores:
     """Predicate scores of one image's ordered pairs.
 
     Args:
         image_id: the image.
-        pairs: int64 [R, 2], rows (subject, object): positions among the image's segments.
+        pairs: int64 [R, 2], rows (subject, object): positions among ``objects``, and where there
+            are none (PredCls) among the image's segments. Row order is the file's; where a model
+            ranks its pairs, it is the rank.
         scores: float32 [R, P], comparable across pairs; higher means more likely.
         no_relation: float32 [R], the score that no predicate holds, or None.
+        objects: what the model found (SGDet), or None.
+        pair_ranking: float32 [R], by which the model orders its pairs, highest first, apart from
+            the scores of their predicates (fair-psgg's ``rel_rank``); or None.
     """
 
     image_id: str
     pairs: npt.NDArray[np.int64]
     scores: npt.NDArray[np.float32]
     no_relation: npt.NDArray[np.float32] | None = None
+    objects: PredictedObjects | None = None
+    pair_ranking: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class RankedTriplets:
+    """Triplets of one image in the model's order, without scores, as SGBench stores them.
+
+    Order is all there is: recalls can be computed, P-AUC, PDD and PDO cannot.
+
+    Args:
+        image_id: the image.
+        triplets: int64 [K, 3], distinct rows (subject, object, predicate), the most confident
+            first. The format does not enforce the graph constraint: a pair may come again with
+            another predicate.
+        objects: what subjects and objects refer to.
+        ng_triplets: int64 [L, 3], the same for the ranking without graph constraint, or None.
+    """
+
+    image_id: str
+    triplets: Triplets
+    objects: PredictedObjects
+    ng_triplets: Triplets | None = None
+
+
+Prediction = RelationScores | RankedTriplets
+"""What a prediction file holds of one image."""
 
 
 @dataclass(frozen=True)
