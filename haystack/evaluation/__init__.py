@@ -6,19 +6,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from haystack.evaluation.comparison import Comparison, compare
+    from haystack.evaluation.detectron2 import SceneGraphEvaluator
     from haystack.evaluation.evaluator import evaluate
     from haystack.evaluation.predictions import READERS, PredictionSource, open_predictions
     from haystack.evaluation.report import Report
+    from haystack.evaluation.uncertainty import Uncertainty
 
 _HOMES = {
+    "Comparison": "comparison",
+    "compare": "comparison",
+    "SceneGraphEvaluator": "detectron2",
     "evaluate": "evaluator",
     "READERS": "predictions",
     "PredictionSource": "predictions",
     "open_predictions": "predictions",
     "Report": "report",
+    "Uncertainty": "uncertainty",
 }
 
-__all__ = ["READERS", "PredictionSource", "Report", "evaluate", "open_predictions"]
+__all__ = [
+    "READERS",
+    "Comparison",
+    "PredictionSource",
+    "Report",
+    "SceneGraphEvaluator",
+    "Uncertainty",
+    "compare",
+    "evaluate",
+    "open_predictions",
+]
 
 
 def __getattr__(name: str) -> Any:

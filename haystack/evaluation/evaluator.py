@@ -2,54 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from haystack.errors import InputError
 from haystack.evaluation.predictions import PredictionSource, open_predictions
+from haystack.evaluation.records import (
+    Record,
+    add_masks,
+    batches,
+    needs_masks,
+    prediction_record,
+    target_record,
+)
 from haystack.evaluation.report import Report
+from haystack.evaluation.uncertainty import ResampledMetrics, check_resampling, uncertainty_of
 from haystack.io.haystack_npy import NoRelationColumn
 from haystack.io.psg import read_psg
-from haystack.metrics.batch import flatten_targets
 from haystack.metrics.protocols import Protocol, get_protocol
 from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT, SceneGraphMetrics
-from haystack.scene_graph import RelationScores, SceneGraph, SceneGraphDataset, Split
-
-_PAIRS_PER_BATCH = 2**15
+from haystack.metrics.targets import flatten_targets
+from haystack.scene_graph import Prediction, SceneGraph, SceneGraphDataset, Split
+from haystack.statistics import TripletStatistics
 
 
 def evaluate(
     annotations: str | Path | SceneGraphDataset,
-    predictions: str | Path | Iterable[RelationScores],
+    predictions: str | Path | Iterable[Prediction],
     protocol: str = "paper",
     *,
     ks: Sequence[int] = (20, 50, 100),
+    metrics: Collection[str] | None = None,
+    training: str | Path | SceneGraphDataset | None = None,
     split: Split | None = None,
     no_relation: NoRelationColumn = "last",
     from_logits: bool | None = None,
+    replicates: int = 0,
+    confidence: float = 0.95,
+    seed: int = 0,
     device: str | torch.device = "cpu",
 ) -> Report:
-    """Grade a model's predicate scores for annotated pairs (PredCls).
+    """Grade a model's predictions: PredCls, or with the model's own objects SGCls and SGDet.
 
     Predictions are read once, and only a batch of them is in memory at a time. An annotated image
     or pair that they lack counts as the worst, and the report says how many do; images that they
-    have beyond those evaluated are ignored, and counted too.
+    have beyond those evaluated are ignored, and counted too. Where predictions hold masks, those
+    of the annotations are read from the panoptic PNGs, image by image.
 
     Args:
         annotations: a PSG or Haystack file, the name of a bundled data set, or a data set.
         predictions: a file that :data:`haystack.evaluation.READERS` lists, or predictions.
         protocol: a name in :data:`haystack.metrics.protocols.PROTOCOLS`.
         ks: the cut-offs K of the recalls.
+        metrics: names in :data:`haystack.metrics.kinds.METRICS`; by default all that can be
+            computed.
+        training: training annotations, of which the images that are not listed as test images
+            count: for zR (what they lack is zero-shot), wR and wIMR. May be the same file.
         split: the images to evaluate. By default those that the annotation file lists under
             ``test_image_ids``, and if it lists none, all.
         no_relation: where a ``.npy`` with P + 1 scores has "no relation".
         from_logits: whether scores are logits, of which the softmax over predicates and "no
             relation" is to be taken; by default as the file says, and False where it says nothing.
+        replicates: resamples of the images, for an interval around every value (bootstrap, see
+            :func:`haystack.evaluation.uncertainty.uncertainty_of`); 0 = no intervals. Whatever
+            the states need is kept of each image: some hundred bytes for each relation.
+        confidence: of the intervals.
+        seed: of the resamples.
         device: where the metrics run.
 
     Returns:
@@ -58,25 +81,129 @@ def evaluate(
     Raises:
         InputError: a file or a record does not fit: unknown protocol or format, no image in the
             split or shared, an image or a pair twice, an index out of range, a score that is not
-            finite, a triple labelled both ways (where the protocol merges labels).
+            finite, a triple labelled both ways (where the protocol merges labels), a mask that is
+            not there.
     """
+    if replicates:
+        check_resampling(replicates, confidence, device)
+    prepared = prepare(annotations, protocol, split=split, training=training)
+    kind = ResampledMetrics if replicates else SceneGraphMetrics
+    measured = measure(
+        prepared,
+        predictions,
+        kind,
+        ks=ks,
+        metrics=metrics,
+        no_relation=no_relation,
+        from_logits=from_logits,
+        device=device,
+    )
+    report = _report(measured, prepared)
+    if not isinstance(measured.states, ResampledMetrics):
+        return report
+    uncertainty = uncertainty_of(
+        measured.states,
+        prepared.dataset.vocabulary.predicate_classes,
+        replicates=replicates,
+        confidence=confidence,
+        seed=seed,
+    )
+    return replace(report, uncertainty=uncertainty)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Annotations to grade against, read and checked once.
+
+    Args:
+        dataset: the annotations.
+        protocol: its choices.
+        split: the images that were chosen.
+        graphs: image id -> annotations of a chosen image.
+        targets: image id -> the dict that the metrics take.
+        statistics: what training showed, or None.
+    """
+
+    dataset: SceneGraphDataset
+    protocol: Protocol
+    split: Split
+    graphs: dict[str, SceneGraph]
+    targets: dict[str, Record]
+    statistics: TripletStatistics | None
+
+    def target_for(self, image_id: str, prediction: Record) -> Record:
+        """The target of an image, with its masks where they are compared with a prediction's."""
+        target = self.targets[image_id]
+        if needs_masks(prediction, self.protocol):
+            return add_masks(target, self.graphs[image_id], self.dataset, self.protocol)
+        return target
+
+
+States = TypeVar("States", bound=SceneGraphMetrics)
+
+
+@dataclass(frozen=True)
+class Measured(Generic[States]):
+    """A model's predictions, added up.
+
+    Args:
+        states: fed with every chosen image.
+        ignored: predicted images that were not asked for.
+    """
+
+    states: States
+    ignored: int
+
+
+def prepare(
+    annotations: str | Path | SceneGraphDataset,
+    protocol: str,
+    *,
+    split: Split | None = None,
+    training: str | Path | SceneGraphDataset | None = None,
+) -> Prepared:
+    """Read and check annotations; arguments and errors are those of :func:`evaluate`."""
     choices = get_protocol(protocol)
     dataset, path = _dataset(annotations, choices)
     graphs, chosen = _select(dataset, split, path)
-    targets = {graph.image_id: _target(graph) for graph in graphs}
+    targets = {graph.image_id: target_record(graph) for graph in graphs}
     _check_targets(graphs, targets, dataset.vocabulary.num_predicates, choices, path)
+    statistics = None if training is None else _statistics(training, dataset, choices)
+    by_id = {graph.image_id: graph for graph in graphs}
+    return Prepared(dataset, choices, chosen, by_id, targets, statistics)
 
-    source = open_predictions(predictions, dataset.vocabulary, no_relation=no_relation)
-    metrics = SceneGraphMetrics(
-        dataset.vocabulary.num_predicates,
+
+def measure(
+    prepared: Prepared,
+    predictions: str | Path | Iterable[Prediction],
+    kind: type[States],
+    *,
+    ks: Sequence[int],
+    metrics: Collection[str] | None,
+    no_relation: NoRelationColumn,
+    from_logits: bool | None,
+    device: str | torch.device,
+) -> Measured[States]:
+    """Feed predictions to metrics of a kind; arguments and errors are those of :func:`evaluate`."""
+    source = open_predictions(
+        predictions,
+        prepared.dataset.vocabulary,
+        dataset=prepared.dataset,
+        no_relation=no_relation,
+        repeated_pairs=prepared.protocol.repeated_pairs,
+    )
+    states = kind(
+        prepared.dataset.vocabulary.num_predicates,
         ks=ks,
-        protocol=protocol,
+        protocol=prepared.protocol.name,
         from_logits=source.from_logits if from_logits is None else from_logits,
         per_predicate=True,
+        metrics=metrics,
+        training=prepared.statistics,
         validate=True,
     ).to(device)
-    ignored = _accumulate(metrics, source, targets)
-    return _report(metrics, dataset.vocabulary.predicate_classes, chosen, ignored)
+    ignored = _accumulate(states, source, prepared)
+    return Measured(states, ignored)
 
 
 def _dataset(
@@ -101,18 +228,44 @@ def _select(
     return graphs, chosen
 
 
-def _target(graph: SceneGraph) -> dict[str, Any]:
+def _statistics(
+    training: str | Path | SceneGraphDataset, dataset: SceneGraphDataset, protocol: Protocol
+) -> TripletStatistics:
+    """What the images of ``training`` that are not test images show."""
+    if training is dataset:
+        seen, path = dataset, None
+    else:
+        seen, path = _dataset(training, protocol)
+    wanted, found = dataset.vocabulary, seen.vocabulary
+    if (found.predicate_classes, found.object_classes) != (
+        wanted.predicate_classes,
+        wanted.object_classes,
+    ):
+        raise InputError(
+            "the training annotations have other classes or predicates than those evaluated, or "
+            "in another order",
+            path=path,
+        )
+    graphs = seen.split("train")
+    if not graphs:
+        raise InputError("all images of the training annotations are test images", path=path)
+    return TripletStatistics.from_graphs(graphs, wanted.num_objects, wanted.num_predicates)
+
+
+def _fingerprint(statistics: TripletStatistics) -> dict[str, Any]:
+    """What was compared with: zero-shot recalls are comparable for one such set only."""
+    content = statistics.triplets.astype("<i8").tobytes()
+    counts = statistics.triplet_counts.astype("<i8").tobytes()
     return {
-        "image_id": graph.image_id,
-        "labels": _tensor(graph.labels),
-        "relations": _tensor(graph.relations),
-        "neg_relations": _tensor(graph.neg_relations),
+        "relations": int(statistics.triplet_counts.sum()),
+        "distinct_triplets": len(statistics.triplets),
+        "sha256": hashlib.sha256(content + counts).hexdigest(),
     }
 
 
 def _check_targets(
     graphs: Sequence[SceneGraph],
-    targets: dict[str, dict[str, Any]],
+    targets: dict[str, Record],
     num_predicates: int,
     protocol: Protocol,
     path: Path | None,
@@ -128,14 +281,13 @@ def _check_targets(
         raise InputError(error.message, path=path, record=error.record) from error
 
 
-def _accumulate(
-    metrics: SceneGraphMetrics, source: PredictionSource, targets: dict[str, dict[str, Any]]
-) -> int:
+def _accumulate(metrics: SceneGraphMetrics, source: PredictionSource, prepared: Prepared) -> int:
     """Feed every target with its prediction or none; returns the number of images ignored."""
+    targets = prepared.targets
     seen: set[str] = set()
     ignored = 0
 
-    def wanted() -> Iterator[dict[str, Any]]:
+    def wanted() -> Iterator[tuple[Record, Record]]:
         nonlocal ignored
         for image in source.images:
             image_id = str(image.image_id)
@@ -144,14 +296,15 @@ def _accumulate(
                     "the image is predicted twice; keep one", record=f"image {image_id}"
                 )
             seen.add(image_id)
-            if image_id in targets:
-                yield _prediction(image_id, image)
-            else:
+            if image_id not in targets:
                 ignored += 1
+                continue
+            record = prediction_record(image)
+            yield record, prepared.target_for(image_id, record)
 
     try:
-        for batch in _batches(wanted()):
-            metrics.update(batch, [targets[record["image_id"]] for record in batch])
+        for predictions, batch in batches(wanted()):
+            metrics.update(predictions, batch)
     except InputError as error:
         where = error.path or source.path
         raise InputError(error.message, path=where, record=error.record) from error
@@ -161,39 +314,14 @@ def _accumulate(
             f"{_some(seen)}; ids here: {_some(targets)}",
             path=source.path,
         )
-    absent = [image_id for image_id in targets if image_id not in seen]
-    nothing = {"pairs": torch.empty(0, 2, dtype=torch.int64), "scores": torch.empty(0)}
-    metrics.update([nothing] * len(absent), [targets[image_id] for image_id in absent])
+    absent = [target for image_id, target in targets.items() if image_id not in seen]
+    metrics.update([None] * len(absent), absent)
     return ignored
 
 
-def _prediction(image_id: str, image: RelationScores) -> dict[str, Any]:
-    record = {
-        "image_id": image_id,
-        "pairs": _tensor(image.pairs),
-        "scores": _tensor(image.scores),
-    }
-    if image.no_relation is not None:
-        record["no_relation"] = _tensor(image.no_relation)
-    return record
-
-
-def _batches(records: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
-    pairs = 0
-    for record in records:
-        batch.append(record)
-        pairs += len(record["pairs"])
-        if pairs >= _PAIRS_PER_BATCH:
-            yield batch
-            batch, pairs = [], 0
-    if batch:
-        yield batch
-
-
-def _report(
-    metrics: SceneGraphMetrics, predicates: Sequence[str], split: Split, ignored: int
-) -> Report:
+def _report(measured: Measured[Any], prepared: Prepared) -> Report:
+    metrics = measured.states
+    training = None if prepared.statistics is None else _fingerprint(prepared.statistics)
     values: dict[str, Any] = {name: value.tolist() for name, value in metrics.compute().items()}
     support = _under(values, SUPPORT)
     positives, negatives = support.pop("positives"), support.pop("negatives")
@@ -205,7 +333,7 @@ def _report(
     entered = _under(support, "predicates/")
     return Report(
         protocol=metrics.protocol.name,
-        split=split,
+        split=prepared.split,
         images=support["images"],
         metrics={name: value for name, value in values.items() if "/" not in name},
         support={
@@ -215,12 +343,15 @@ def _report(
             "predicates": entered,
             "missing_images": support["missing_images"],
             "missing_pairs": support["missing_pairs"],
-            "ignored_images": ignored,
+            "ignored_images": measured.ignored,
+            **({} if training is None else {"training": training}),
         },
         per_predicate={
             predicate: dict(zip(vectors, column, strict=True))
             for predicate, column in zip(
-                predicates, zip(*vectors.values(), strict=True), strict=True
+                prepared.dataset.vocabulary.predicate_classes,
+                zip(*vectors.values(), strict=True),
+                strict=True,
             )
         },
     )
@@ -229,11 +360,6 @@ def _report(
 def _under(values: dict[str, Any], prefix: str) -> dict[str, Any]:
     """The entries whose name begins with ``prefix``, without it."""
     return {name[len(prefix) :]: v for name, v in values.items() if name.startswith(prefix)}
-
-
-def _tensor(values: Any) -> Tensor:
-    """A tensor over a NumPy array's memory; a read-only array is copied."""
-    return torch.from_numpy(np.require(values, requirements="W"))
 
 
 def _some(ids: Iterable[str]) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from haystack import files
+from haystack.metrics.kinds import LABEL_METRICS
+
+if TYPE_CHECKING:
+    from haystack.evaluation.uncertainty import Interval, Uncertainty
 
 Values = Mapping[str, float | int]
 
@@ -21,13 +26,17 @@ class Report:
         protocol: the protocol's name; numbers compare under one protocol only.
         split: the images that were evaluated: ``test``, ``train`` or ``all``.
         images: their number.
-        metrics: the scalars: ``P-AUC``, ``PDD``, ``PDO``, ``R@20``, ``mR@20``, ...
+        metrics: the scalars: ``P-AUC``, ``PDD``, ``PDO``, ``R@20``, ``mR@20``, ...; see
+            :data:`haystack.metrics.kinds.RECALLS` for what each is.
         support: what stands behind them: ``images_with_relations``, ``positives``, ``negatives``
             (labels), ``predicates`` (metric -> how many predicates entered its mean),
             ``missing_images`` (annotated, without a prediction), ``missing_pairs`` (annotated,
             not predicted, those of missing images included; counted as the worst),
-            ``ignored_images`` (predicted, but not among the evaluated images).
+            ``ignored_images`` (predicted, but not among the evaluated images), and where training
+            annotations were compared with, ``training``: their ``relations``,
+            ``distinct_triplets`` and ``sha256``.
         per_predicate: predicate -> its metrics, and its ``positives`` and ``negatives``.
+        uncertainty: intervals of all these values, if asked for.
     """
 
     protocol: str
@@ -36,11 +45,14 @@ class Report:
     metrics: Values
     support: Mapping[str, Any]
     per_predicate: Mapping[str, Values]
+    uncertainty: Uncertainty | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON types, NaN as None."""
-        content = _without_nan(asdict(self))
-        return dict(content)
+        content = dict(without_nan(asdict(self)))
+        if self.uncertainty is None:
+            del content["uncertainty"]
+        return content
 
     def save(self, path: str | Path) -> None:
         """Write :meth:`to_dict` as JSON, atomically."""
@@ -60,44 +72,85 @@ class Report:
             f"Protocol {self.protocol}, split {self.split}: {self.images} images, "
             f"{self.support['positives']} positive and {self.support['negatives']} negative labels",
             *("Note: " + "; ".join(missing) for _ in missing[:1]),
-            "",
             *self._predicate_table(),
-            "",
             *self._recall_table(),
+            *self._other_table(),
+            *self._interval_table(),
         ]
         return "\n".join(lines)
 
     def _predicate_table(self) -> list[str]:
         """Predicates that are labelled at all, and the means: the layout of the paper's Table 1."""
-        recalls = [name for name in self.metrics if name.startswith("R@")]
-        recall = recalls[len(recalls) // 2]
-        columns = ("P-AUC", "PDD", "PDO", recall)
+        recalls = [name for name in self.metrics if re.fullmatch(r"mR@\d+", name)]
+        recall = recalls[len(recalls) // 2 :][:1]
+        means = [*(name for name in LABEL_METRICS if name in self.metrics), *recall]
+        if not means:
+            return []
+        columns = [name.removeprefix("m") for name in means]
+        counts = ("positives", "negatives")
+        labelled = [n for n, v in self.per_predicate.items() if any(v[c] for c in counts)]
         rows = [
-            [name, *(_cell(values[c]) for c in columns), values["positives"], values["negatives"]]
-            for name, values in self.per_predicate.items()
-            if values["positives"] or values["negatives"]
+            [name, *(_cell(values[c]) for c in columns), *(values[c] for c in counts)]
+            for name, values in ((name, self.per_predicate[name]) for name in labelled)
         ]
-        means = [self.metrics[name] for name in ("P-AUC", "PDD", "PDO", "m" + recall)]
-        totals = (self.support["positives"], self.support["negatives"])
-        rows.append(["mean", *map(_cell, means), *totals])
-        return _aligned(["predicate", *columns, "+", "-"], rows)
+        totals = (self.support[c] for c in counts)
+        rows.append(["mean", *(_cell(self.metrics[name]) for name in means), *totals])
+        header = ["predicate", *columns, "+", "-"]
+        if self.uncertainty is not None:
+            header.append(f"interval of {columns[0]}")
+            for name, row in zip(labelled, rows[:-1], strict=True):
+                row.append(_range(self.uncertainty.per_predicate[name][columns[0]]))
+            rows[-1].append(_range(self.uncertainty.metrics[means[0]]))
+        return ["", *aligned(header, rows)]
 
     def _recall_table(self) -> list[str]:
+        """A row for each recall, a column for each K."""
         kinds: dict[str, dict[str, float]] = {}
         for name, value in self.metrics.items():
-            kind, at, k = name.partition("@")
-            if at:
-                kinds.setdefault(kind, {})[at + k] = value
+            kind, _, k = name.partition("@")
+            if k.isdigit():
+                kinds.setdefault(kind, {})["@" + k] = value
+        if not kinds:
+            return []
         cutoffs = list(next(iter(kinds.values())))
         rows = [[kind, *map(_cell, values.values())] for kind, values in kinds.items()]
-        return _aligned(["recall", *cutoffs], rows)
+        return ["", *aligned(["recall", *cutoffs], rows)]
+
+    def _other_table(self) -> list[str]:
+        """What knows neither predicates nor K."""
+        rows = [
+            [name, _cell(value)]
+            for name, value in self.metrics.items()
+            if name not in LABEL_METRICS and not name.partition("@")[2].isdigit()
+        ]
+        return ["", *aligned(["metric", "value"], rows)] if rows else []
+
+    def _interval_table(self) -> list[str]:
+        if self.uncertainty is None:
+            return []
+        title = (
+            f"{self.uncertainty.confidence:.0%} intervals, from {self.uncertainty.replicates} "
+            "resamples of the images"
+        )
+        rows = [
+            [name, _cell(self.metrics[name]), _range(interval)]
+            for name, interval in self.uncertainty.metrics.items()
+            if not math.isnan(self.metrics[name])
+        ]
+        return ["", title, *aligned(["metric", "value", "interval"], rows)]
+
+
+def _range(interval: Interval) -> str:
+    if math.isnan(interval.low):
+        return "-"
+    return f"{_cell(interval.low)} .. {_cell(interval.high)}"
 
 
 def _cell(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3f}"
 
 
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+def aligned(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Lines of a table: names to the left, numbers to the right."""
     cells = [list(header), *([str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -110,7 +163,8 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[st
     ]
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """The value with None in the place of NaN, at any depth."""
     if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: without_nan(item) for key, item in value.items()}
     return None if isinstance(value, float) and math.isnan(value) else value

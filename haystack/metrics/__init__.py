@@ -9,15 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from haystack.metrics.kinds import METRICS, RECALLS
+    from haystack.metrics.panoptic_quality import PanopticQuality
     from haystack.metrics.predicates import PredicateAUROC, PredicateDisplacement
     from haystack.metrics.protocols import PROTOCOLS, Protocol, get_protocol
-    from haystack.metrics.recall import TripletRecall
+    from haystack.metrics.recall import (
+        IndependentRecall,
+        InstanceRecall,
+        PairRecall,
+        PredicateRank,
+        TripletRecall,
+        WeightedTripletRecall,
+        ZeroShotRecall,
+    )
     from haystack.metrics.scene_graph import SceneGraphMetrics
 
 _HOMES = {
+    "PanopticQuality": "panoptic_quality",
     "PredicateAUROC": "predicates",
     "PredicateDisplacement": "predicates",
+    "METRICS": "kinds",
+    "RECALLS": "kinds",
+    "IndependentRecall": "recall",
+    "InstanceRecall": "recall",
+    "PairRecall": "recall",
+    "PredicateRank": "recall",
     "TripletRecall": "recall",
+    "WeightedTripletRecall": "recall",
+    "ZeroShotRecall": "recall",
     "SceneGraphMetrics": "scene_graph",
     "PROTOCOLS": "protocols",
     "Protocol": "protocols",
@@ -25,12 +44,21 @@ _HOMES = {
 }
 
 __all__ = [
+    "METRICS",
     "PROTOCOLS",
+    "RECALLS",
+    "IndependentRecall",
+    "InstanceRecall",
+    "PairRecall",
+    "PanopticQuality",
     "PredicateAUROC",
     "PredicateDisplacement",
+    "PredicateRank",
     "Protocol",
     "SceneGraphMetrics",
     "TripletRecall",
+    "WeightedTripletRecall",
+    "ZeroShotRecall",
     "get_protocol",
 ]
 

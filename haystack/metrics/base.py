@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ import torchmetrics
 from torch import Tensor, nn
 
 from haystack.errors import InputError
+from haystack.metrics.functional.tensors import on_host
 
 
 class HaystackMetric(torchmetrics.Metric):
@@ -35,13 +37,35 @@ class HaystackMetric(torchmetrics.Metric):
         self.validate = validate
         self._add_counts("problems", len(self.PROBLEMS))
 
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Draw the value of ``compute``, or of ``val``; needs matplotlib.
+
+        Args:
+            val: what ``compute`` or ``forward`` gave, or a list of such values over time.
+            ax: matplotlib axes to draw on.
+
+        Returns:
+            A figure and its axes.
+        """
+        return self._plot(val, ax)
+
     def _add_counts(self, name: str, *shape: int) -> None:
         """A state of int64 counts that add up over batches and processes."""
         self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
 
+    def _distinguish(self, *choices: object) -> None:
+        """Keep a ``MetricCollection`` from merging metrics that make other choices.
+
+        It merges metrics whose states are equal after the first batch, which those of different
+        metrics are where the batch holds nothing that they count. The choices go into a state.
+        """
+        digest = hashlib.sha256(repr((type(self).__name__, choices)).encode()).digest()
+        state = torch.tensor(list(digest[:16]), dtype=torch.int64)
+        self.add_state("choices", state, dist_reduce_fx="max")
+
     def _check(self, flags: Tensor, records: Sequence[str | None]) -> None:
         """Raise if any of ``flags``, bool [problems, records], is set, or note it for later."""
-        if self.validate or flags.device.type == "cpu":
+        if self.validate or on_host(flags):
             if bool(flags.any()):
                 problem, record = flags.nonzero()[0].tolist()
                 raise InputError(self.PROBLEMS[problem], record=records[record])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_cat
 
+from haystack.errors import InputError
 from haystack.metrics.base import HaystackMetric, mean_of_defined
 from haystack.metrics.functional import (
     discrimination_disadvantage_from_histogram,
@@ -16,16 +17,26 @@ from haystack.metrics.functional import (
     predicate_ranks,
     rank_histogram,
 )
+from haystack.metrics.functional.streaming_auroc import auroc_from_histogram, score_cells
 from haystack.metrics.functional.tensors import check_scores_and_labels
 
 Average = Literal["macro"] | None
+AurocMode = Literal["exact", "streaming"]
+_MOST_BITS = 24
 
 
 class PredicateAUROC(HaystackMetric):
     """P-AUC: does a predicate's score tell its positives from its negatives?
 
-    See :func:`haystack.metrics.functional.predicate_auroc`. Exact: the state holds each labelled
-    score (8 bytes), and nothing of the pairs that are not annotated.
+    See :func:`haystack.metrics.functional.predicate_auroc`. Two modes:
+
+    - ``exact``: the state holds each labelled score (8 bytes), and nothing of the pairs that are
+      not annotated.
+    - ``streaming``: the state is a histogram of scores, 2^bits bins of 16 bytes for each
+      predicate, however many labels there are; whole numbers that processes sum. Bins are
+      prefixes of the float32 bit pattern, as fine for tiny scores as for large ones. Its error is
+      at most half the share of (positive, negative) pairs that meet in a bin, which
+      :meth:`error_bound` gives for the data seen.
 
     As input to ``update``: ``scores`` float [R, P] and ``labels`` int [R, P] (1, -1, 0 = not
     annotated). As output of ``compute``: the mean over predicates that have positives and
@@ -34,6 +45,9 @@ class PredicateAUROC(HaystackMetric):
     Args:
         num_predicates: P.
         average: ``"macro"`` or None.
+        mode: ``"exact"`` or ``"streaming"``.
+        bits: of the streaming mode, 1..24; a further one halves the width of the bins and doubles
+            the memory. 14: 5 bits of the mantissa, bins 3 % wide, 14 MiB for 56 predicates.
         **kwargs: see :class:`HaystackMetric`.
 
     Example:
@@ -46,12 +60,28 @@ class PredicateAUROC(HaystackMetric):
 
     higher_is_better = True
     samples: list[Tensor]
+    score_histogram: Tensor
 
-    def __init__(self, num_predicates: int, average: Average = "macro", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        num_predicates: int,
+        average: Average = "macro",
+        mode: AurocMode = "exact",
+        bits: int = 14,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        if mode not in ("exact", "streaming"):
+            raise InputError(f"expected the mode 'exact' or 'streaming', got {mode!r}")
         self.num_predicates = num_predicates
         self.average = average
-        self.add_state("samples", default=[], dist_reduce_fx="cat")
+        self.mode = mode
+        if mode == "exact":
+            self.add_state("samples", default=[], dist_reduce_fx="cat")
+        else:
+            check_bits(bits)
+            self._add_counts("score_histogram", 2, num_predicates, 2**bits)
+        self._distinguish(num_predicates)
 
     def update(self, scores: Tensor, labels: Tensor) -> None:
         """Add pairs; labels that lie on the CPU spare waiting for an accelerator."""
@@ -61,13 +91,31 @@ class PredicateAUROC(HaystackMetric):
         rows, predicates, signs = (x.to(scores.device, non_blocking=True) for x in samples)
         values = scores[rows, predicates]
         self._check(~torch.isfinite(values).all()[None, None], [None])
-        self.samples.append(pack_samples(values, signs, predicates))
+        if self.mode == "exact":
+            self.samples.append(pack_samples(values, signs, predicates))
+        else:
+            self.score_histogram = count_scores(self.score_histogram, values, signs, predicates)
 
     def compute(self) -> Tensor:
         """The mean, or the vector [P]."""
         self._raise_problems()
-        value = auroc_of_packed(self.samples, self.num_predicates, self.device)
+        if self.mode == "exact":
+            value = auroc_of_packed(self.samples, self.num_predicates, self.device)
+        else:
+            value = auroc_from_histogram(self.score_histogram).value
         return value if self.average is None else mean_of_defined(value)
+
+    def error_bound(self) -> Tensor:
+        """How far :meth:`compute` can be from the exact value at most; 0 in exact mode.
+
+        With several processes all must call it, as ``compute``.
+        """
+        if self.mode == "exact":
+            value = self.compute()
+            return torch.zeros_like(value).where(~value.isnan(), torch.nan)
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync):
+            error = auroc_from_histogram(self.score_histogram).error
+        return error if self.average is None else mean_of_defined(error)
 
 
 class PredicateDisplacement(HaystackMetric):
@@ -102,6 +150,7 @@ class PredicateDisplacement(HaystackMetric):
         self.num_predicates = num_predicates
         self.average = average
         self._add_counts("rank_histogram", 2, num_predicates, num_predicates)
+        self._distinguish(num_predicates)
 
     def update(self, scores: Tensor, labels: Tensor) -> None:
         """Add pairs."""
@@ -127,6 +176,26 @@ class PredicateDisplacement(HaystackMetric):
         if self.average is None:
             return values
         return {name: mean_of_defined(value) for name, value in values.items()}
+
+
+def check_bits(bits: int) -> None:
+    """Raise InputError unless histograms of 2^bits bins are possible."""
+    if not isinstance(bits, int) or not 1 <= bits <= _MOST_BITS:
+        raise InputError(f"expected 1 to {_MOST_BITS} bits for the bins of scores, got {bits!r}")
+
+
+def count_scores(histogram: Tensor, scores: Tensor, labels: Tensor, predicates: Tensor) -> Tensor:
+    """Add samples [A] to a histogram [2, P, 2^bits], in place.
+
+    A copy, as the small states are made at each update, would take longer than the rest.
+    """
+    if histogram.is_inference() and not torch.is_inference_mode_enabled():
+        histogram = histogram.clone()  # such a tensor may not be changed any more
+    _, num_predicates, bins = histogram.shape
+    bits = bins.bit_length() - 1
+    cells = score_cells(scores, labels, predicates, num_predicates, bits)
+    histogram.view(-1).index_add_(0, cells, labels.abs().to(torch.int64))
+    return histogram
 
 
 def pack_samples(scores: Tensor, labels: Tensor, predicates: Tensor) -> Tensor:

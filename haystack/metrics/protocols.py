@@ -13,19 +13,23 @@ from types import MappingProxyType
 from typing import Literal
 
 from haystack.errors import InputError
+from haystack.metrics.functional.matching import MatchRule
+
+Skipped = Literal["nothing", "missing", "empty"]
+"""Images without predictions that a mean leaves out: none of them, those that the predictions do
+not mention, or also those for which they hold no pair."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The choices behind P-AUC, PDD, PDO and the recalls.
+    """The choices behind the metrics.
 
     Args:
         name: as reports spell it.
         no_relation_rows: what a row with predicate -1 ("no relation at all") means: a negative
             for every predicate, or nothing.
-        repeated_labels: rows that label one triple again: one sample (and a triple labelled both
-            ways is an error), or a sample each (contradictions included). The recalls always
-            count distinct triplets.
+        repeated_labels: P-AUC, PDD, PDO: rows that label one triple again are one sample (and a
+            triple labelled both ways is an error), or a sample each (contradictions included).
         missing_score: score of a labelled pair that the predictions lack; its rank is always the
             last, n - 1.
         last_predicate_ranked: whether the last score column takes part in the ranks of PDD and
@@ -34,6 +38,28 @@ class Protocol:
         min_positives: P-AUC, PDD and PDO of a predicate with fewer positives are left undefined.
         undefined_in_mean: a P-AUC, PDD or PDO that is undefined for another reason is left out
             of the mean, or makes it undefined as well.
+        repeated_triplets: recalls: a triplet annotated again counts once, or as often as it is.
+        self_relations: recalls: a triplet whose subject is its object counts, or is dropped.
+        pooled: recalls: hits over triplets of all images, instead of the mean over images (of
+            each predicate, the mean over the images that hold it).
+        absent_predicates: a predicate without a triplet is left out of mR and IMR, counts as 0,
+            or makes them undefined.
+        skipped_images: images that R and its kin leave out, and the pooled metrics.
+        skipped_in_predicate_means: the same for mR and IMR.
+        unconstrained_candidates: without graph constraint only so many candidates of an image
+            count; None = all. 0 = nothing is computed without graph constraint.
+        unconstrained_related: without graph constraint, a score is multiplied by one minus the
+            pair's "no relation", where predictions have it.
+        pair_recall_cuts_truth: PR@K asks for the first K annotated triplets' pairs only.
+        repeated_pairs: a pair that a prediction gives again is an error, only its first row is
+            read from files (elsewhere it is an error), or each row is a candidate of its own.
+        match: which predicted objects stand for which annotated ones (SGDet, SGCls).
+        regions: what is compared: masks, boxes, or masks where both sides have them, else boxes.
+        plus_one: whether a box's last pixel belongs to it, width = x2 - x1 + 1.
+        iou_threshold: the IoU that is enough.
+        inclusive: whether an IoU of exactly the threshold is enough.
+        predcls_by_overlap: PredCls is matched like SGDet, the annotated objects against
+            themselves; otherwise pairs are the same if their objects are.
     """
 
     name: str
@@ -43,36 +69,156 @@ class Protocol:
     last_predicate_ranked: bool = True
     min_positives: int = 0
     undefined_in_mean: Literal["skip", "propagate"] = "skip"
+    repeated_triplets: Literal["merge", "keep"] = "merge"
+    self_relations: Literal["keep", "drop"] = "keep"
+    pooled: bool = False
+    absent_predicates: Literal["skip", "zero", "undefined"] = "skip"
+    skipped_images: Skipped = "nothing"
+    skipped_in_predicate_means: Skipped = "nothing"
+    unconstrained_candidates: int | None = None
+    unconstrained_related: bool = False
+    pair_recall_cuts_truth: bool = False
+    repeated_pairs: Literal["refuse", "first", "keep"] = "refuse"
+    match: MatchRule = "one-to-one"
+    regions: Literal["masks", "boxes", "either"] = "either"
+    plus_one: bool = False
+    iou_threshold: float = 0.5
+    inclusive: bool = True
+    predcls_by_overlap: bool = False
 
+
+_PAPER = Protocol("paper")
+
+_HAYSTACK_V1 = Protocol(
+    "haystack-v1",
+    no_relation_rows="ignore",
+    repeated_labels="keep",
+    missing_score=0.0,
+    last_predicate_ranked=False,
+    min_positives=4,
+    undefined_in_mean="propagate",
+)
+
+_OPENPSG = Protocol(
+    "openpsg",
+    absent_predicates="zero",
+    skipped_images="empty",
+    skipped_in_predicate_means="empty",
+    unconstrained_candidates=100,
+    repeated_pairs="keep",
+    match="many-to-many",
+    regions="boxes",
+    predcls_by_overlap=True,
+)
+
+_OPENPSG_PAN_SEG = Protocol(
+    "openpsg-pan_seg",
+    absent_predicates="zero",
+    skipped_images="empty",
+    skipped_in_predicate_means="empty",
+    unconstrained_candidates=0,
+    repeated_pairs="keep",
+    match="many-to-many",
+    regions="masks",
+)
+
+_SGBENCH = Protocol(
+    "sgbench",
+    absent_predicates="undefined",
+    skipped_in_predicate_means="missing",
+    pair_recall_cuts_truth=True,
+    match="many-to-one",
+)
+
+_KT = Protocol(
+    "kt",
+    repeated_triplets="keep",
+    absent_predicates="zero",
+    skipped_images="empty",
+    skipped_in_predicate_means="empty",
+    unconstrained_candidates=100,
+    repeated_pairs="keep",
+    match="many-to-many",
+    regions="boxes",
+    plus_one=True,
+    predcls_by_overlap=True,
+)
+
+_VCTREE = Protocol(
+    "vctree",
+    repeated_triplets="keep",
+    pooled=True,
+    absent_predicates="zero",
+    unconstrained_candidates=100,
+    repeated_pairs="keep",
+    match="many-to-many",
+    regions="boxes",
+    plus_one=True,
+    predcls_by_overlap=True,
+)
+
+_SINGLE_MPO = Protocol(
+    "single-mpo",
+    self_relations="drop",
+    absent_predicates="undefined",
+    unconstrained_related=True,
+    repeated_pairs="first",
+    match="one-to-one",
+    regions="masks",
+    inclusive=False,
+)
 
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         protocol.name: protocol
         for protocol in (
-            Protocol("paper"),
-            Protocol(
-                "haystack-v1",
-                no_relation_rows="ignore",
-                repeated_labels="keep",
-                missing_score=0.0,
-                last_predicate_ranked=False,
-                min_positives=4,
-                undefined_in_mean="propagate",
-            ),
+            _PAPER,
+            _HAYSTACK_V1,
+            _OPENPSG,
+            _OPENPSG_PAN_SEG,
+            _SGBENCH,
+            _KT,
+            _VCTREE,
+            _SINGLE_MPO,
         )
     }
 )
-"""Protocol by name.
+"""Protocol by name. Where a peer sorts unstably, ties go as in ``paper``.
 
-- ``paper``: the definitions of the Haystack paper (Lorenz et al., 2023, section 4).
-- ``haystack-v1``: what its authors' published script computes. It differs from their paper: rows
-  with predicate -1 are skipped; every row is a sample, repetitions and contradictions included; a
-  missing pair scores 0; ranks are taken without the last score column (right for a file with "no
-  relation" last, while a file of P columns loses its last predicate as a competitor); only
-  predicates with more than 3 positives count, and their plain mean is undefined if one of them has
-  no negative. Where the script gives no stable answer this protocol does: ties, which it breaks
-  by an unstable sort, go as in ``paper``; an image that the predictions lack and a label of the
-  predicate cut off, at which it stops, are a missing image and an undefined PDD and PDO.
+- ``paper``: the definitions of the papers. P-AUC, PDD and PDO: Haystack (Lorenz et al., 2023,
+  section 4). Recalls: distinct triplets, images with triplets, predicates that occur; an image
+  without predictions counts as 0. Objects are matched one to one, so that several masks for one
+  object are no way to several predicates for one pair (Lorenz et al., A Fair Ranking and New
+  Model for Panoptic Scene Graph Generation, 2024).
+- ``haystack-v1``: what the Haystack authors' published script computes. It differs from their
+  paper: rows with predicate -1 are skipped; every row is a sample, repetitions and contradictions
+  included; a missing pair scores 0; ranks are taken without the last score column (right for a
+  file with "no relation" last, while a file of P columns loses its last predicate as a
+  competitor); only predicates with more than 3 positives count, and their plain mean is undefined
+  if one of them has no negative. An image that the predictions lack and a label of the predicate
+  cut off, at which the script stops, are a missing image and an undefined PDD and PDO.
+- ``openpsg``: OpenPSG's evaluator with boxes, its default. Many to many: a prediction may hit
+  several triplets, several predictions may be of one object, and rows may repeat a pair. In
+  PredCls too objects are matched by class and box, so that a pair of other objects hits where the
+  boxes overlap by half, and an object whose box is empty is never hit. mR divides by all
+  predicates, an absent one counting as 0. Images for which nothing is predicted are skipped, which
+  flatters a model that gives up. Without graph constraint only the first 100 candidates of an
+  image count, whatever K; ng-A@K is not cut. Its phrase detection (phrdet) is not computed.
+- ``openpsg-pan_seg``: the same evaluator with masks. Without graph constraint it computes
+  nothing, yet prints its empty tables: ngR and ng-A are undefined and ng-mR is 0. That is kept.
+- ``sgbench``: SGBench 1.0. Each prediction goes to one object, an object may get many. mR is
+  undefined as soon as one predicate is absent. An image that the predictions lack counts as 0 in R
+  but, since its script adds to NaN there, not at all in mR; kept. PR@K cuts the annotations to
+  their first K too (K = 1, five pairs, one hit: 1.0); kept.
+- ``kt``: KaihuaTang's Scene-Graph-Benchmark. As ``openpsg``, with the last pixel inside a box
+  (+1), and annotated repetitions counted as often as they occur. In A@K pairs are the annotated
+  ones by index.
+- ``vctree``: the evaluation of VCTree's first code (2019): recall and mean recall are pooled,
+  hits of all images over triplets of all images; otherwise as ``kt``.
+- ``single-mpo``: fair-psgg's evaluator (Lorenz et al., 2024): one mask for an object, one
+  prediction for a pair; IoU above 0.5, not equal to it; relations of an object with itself are
+  dropped; without graph constraint scores are multiplied by 1 - p(no relation); mR is undefined
+  as soon as one predicate is absent.
 """
 
 

@@ -3,54 +3,78 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from haystack.errors import InputError
-from haystack.metrics.base import HaystackMetric, check_cutoffs, mean_of_defined
-from haystack.metrics.batch import (
-    Predictions,
-    Targets,
-    flatten_predictions,
-    flatten_targets,
-    record_names,
-)
+from haystack.metrics.base import mean_of_defined
+from haystack.metrics.batch import Buffer, keys_of, record_name, send
 from haystack.metrics.functional import (
     discrimination_disadvantage_from_histogram,
     dominance_overestimation_from_histogram,
-    rank_histogram,
+    mean_recall,
     ranks_of,
-    triplet_ranks,
 )
-from haystack.metrics.functional.tensors import count_by
-from haystack.metrics.predicates import auroc_of_packed, pack_samples
+from haystack.metrics.functional.displacement import rank_cells
+from haystack.metrics.functional.recall import RANK_UNIT, predicate_rank_rows
+from haystack.metrics.functional.streaming_auroc import auroc_from_histogram
+from haystack.metrics.functional.tensors import count_by, ratio
+from haystack.metrics.kinds import (
+    LABEL_METRICS,
+    RECALLS,
+    UNCONSTRAINED,
+    Order,
+    Recall,
+    choose_metrics,
+)
+from haystack.metrics.lists import flatten_lists, is_ranked, rank_lists
+from haystack.metrics.objects import ObjectMatch, match_batch
+from haystack.metrics.predicates import auroc_of_packed, check_bits, count_scores, pack_samples
+from haystack.metrics.predictions import PROBLEMS, flatten_predictions
 from haystack.metrics.protocols import get_protocol
-from haystack.metrics.recall import name_recalls, recall_sums, recalls_from_sums
+from haystack.metrics.ranks import ANNOTATED, Batch, rank_batch
+from haystack.metrics.recall import instance_rows
+from haystack.metrics.states import RecallStates
+from haystack.metrics.targets import Targets, flatten_targets
+from haystack.metrics.training import TrainingTriplets
+from haystack.statistics import TripletStatistics
 
 PER_PREDICATE = "per_predicate/"
 SUPPORT = "support/"
 
 
-class SceneGraphMetrics(HaystackMetric):
-    """P-AUC, PDD, PDO, R@K, mR@K, ngR@K and ng-mR@K of predicate classification (PredCls).
+class SceneGraphMetrics(RecallStates):
+    """Every metric that the field reports, for PredCls, SGCls and SGDet, from one ranking.
 
     As input to ``update``, two lists of dicts, one dict an image, values tensors or arrays:
 
     - ``preds``: ``pairs`` int [R, 2], ordered pairs (subject, object) of positions among the
-      target's objects; ``scores`` float [R, P], comparable across pairs; ``no_relation`` float
-      [R], optional.
+      objects; ``scores`` float [R, P], comparable across pairs; optionally ``no_relation`` float
+      [R], and ``pair_scores`` float [R], by which the model orders pairs under the graph
+      constraint, if not by their best score. In PredCls pairs refer to the target's objects. In
+      SGCls and SGDet they refer to the model's own, given by ``labels`` int [N], where they are
+      (``boxes`` float [N, 4], ``masks`` bool [N, H, W] or run-length dicts, or an ``id_map`` int
+      [H, W] of positions, -1 = none), and optionally ``object_scores`` float [N], which multiply
+      the scores of their pairs. Instead of pairs and scores, ``triplets`` int [K, 3] of the model's
+      objects in its order, and optionally ``ng_triplets`` for the order without graph constraint:
+      then P-AUC, PDD and PDO are undefined. None instead of a dict: no prediction for the image.
     - ``targets``: ``labels`` int [N], object classes; ``relations`` int [T, 3] and optionally
-      ``neg_relations`` int [M, 3], rows (subject, object, predicate); predicate -1 = no relation.
+      ``neg_relations`` int [M, 3], rows (subject, object, predicate); predicate -1 = no relation;
+      where objects are matched, ``boxes``, ``masks`` or an ``id_map``, with ``segment_ids`` [N]
+      if its values are no positions.
 
     An ``image_id`` in either names the image in errors. An annotated pair that the predictions
-    lack counts as the worst. Targets on the CPU spare waiting for an accelerator.
+    lack counts as the worst. In SGDet, P-AUC, PDD and PDO take an annotated pair's scores from the
+    best overlapping predictions of its two objects, without object scores, and A@K, which asks for
+    the annotated pairs themselves, is undefined. Targets on the CPU spare waiting for an
+    accelerator.
 
-    As output of ``compute``: a dict of scalars, NaN where undefined: ``P-AUC``, ``PDD``, ``PDO``,
-    and for each K ``R@K``, ``mR@K``, ``ngR@K``, ``ng-mR@K``. P-AUC, PDD, PDO, mR and ng-mR are
-    means over predicates.
+    As output of ``compute``: a dict of scalars, NaN where undefined; names and definitions are
+    those of :data:`haystack.metrics.kinds.RECALLS` (``R@K``, ``mR@K``, ...), ``P-AUC``, ``PDD``,
+    ``PDO``, ``InstR`` and ``PRank``.
 
     Args:
         num_predicates: P; "no relation" is not among them.
@@ -58,12 +82,22 @@ class SceneGraphMetrics(HaystackMetric):
         protocol: a name in :data:`haystack.metrics.protocols.PROTOCOLS`.
         from_logits: ``scores`` and ``no_relation`` (then required) are logits; the softmax over
             all P + 1 is taken here.
-        per_predicate: ``compute`` also returns ``per_predicate/NAME`` [P] for each name but the
-            means of recalls, and counts under ``support/``: ``images``, ``images_with_relations``,
-            ``missing_images`` (annotated, but without a predicted pair), ``missing_pairs``
-            (annotated, but not predicted), ``positives`` [P], ``negatives`` [P], and for each
-            mean over predicates ``predicates/NAME``, how many entered it.
-        **kwargs: see :class:`HaystackMetric`.
+        per_predicate: ``compute`` also returns ``per_predicate/NAME`` [P] for each metric that is
+            a mean over predicates, and counts under ``support/``: ``images``,
+            ``images_with_relations``, ``missing_images`` (annotated, but without a predicted
+            pair), ``missing_pairs`` (annotated, but not predicted), ``positives`` [P],
+            ``negatives`` [P], and for each mean over predicates ``predicates/NAME``, how many
+            entered it.
+        metrics: names in :data:`haystack.metrics.kinds.METRICS`; by default all that can be
+            computed.
+        training: what training showed, for zR, wR and wIMR: rows (subject class, object class,
+            predicate) [S, 3], as often as they occur, or
+            :class:`~haystack.statistics.TripletStatistics`.
+        zero_shot: rows that count as zero-shot; by default all that ``training`` lacks.
+        tau: of wIMR, how much the variety of classes weighs, 0..1.
+        auroc_bits: P-AUC from a histogram of 2^auroc_bits bins in constant memory, as
+            :class:`~haystack.metrics.PredicateAUROC` in its streaming mode; None: exact.
+        **kwargs: see :class:`~haystack.metrics.base.HaystackMetric`.
 
     Raises:
         InputError: in ``update`` for annotations, shapes, and on the CPU for scores and pairs
@@ -85,20 +119,15 @@ class SceneGraphMetrics(HaystackMetric):
         {'P-AUC': 1.0, 'PDD': 0.0, 'PDO': 0.5, 'R@1': 1.0, 'ng-mR@1': 1.0}
     """
 
-    PROBLEMS: ClassVar[tuple[str, ...]] = (
-        *HaystackMetric.PROBLEMS,
-        "a pair refers to an object that the image does not have",
-        "a pair is given twice; give each ordered pair of an image once",
-    )
-    ks: Tensor
+    PROBLEMS: ClassVar[tuple[str, ...]] = PROBLEMS
     samples: list[Tensor]
+    score_histogram: Tensor
     rank_histogram: Tensor
     label_counts: Tensor
-    recalls: Tensor
-    images: Tensor
-    predicate_recalls: Tensor
-    predicate_images: Tensor
+    instances: Tensor
+    predicate_rank: Tensor
     seen: Tensor
+    lacking: Tensor
 
     def __init__(
         self,
@@ -107,28 +136,51 @@ class SceneGraphMetrics(HaystackMetric):
         protocol: str = "paper",
         from_logits: bool = False,
         per_predicate: bool = False,
+        metrics: Collection[str] | None = None,
+        training: TripletStatistics | Any = None,
+        zero_shot: Any = None,
+        tau: float = 0.5,
+        auroc_bits: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        if num_predicates < 1:
-            raise InputError(f"expected at least one predicate, got {num_predicates}")
-        self.num_predicates = num_predicates
-        self.protocol = get_protocol(protocol)
+        names = choose_metrics(
+            metrics, training=training is not None, zero_shot=zero_shot is not None
+        )
+        super().__init__(
+            num_predicates,
+            [name for name in names if name in RECALLS],
+            ks,
+            get_protocol(protocol),
+            training=None if training is None else TrainingTriplets.of(training),
+            zero_shot=None if zero_shot is None else TrainingTriplets(zero_shot),
+            tau=tau,
+            **kwargs,
+        )
+        self.names = names
+        self.compares = any(recall.needs_training for recall in self.recalls)
         self.from_logits = from_logits
         self.per_predicate = per_predicate
-        self.register_buffer("ks", check_cutoffs(ks), persistent=False)
-        self.limit = max(ks)
-        self.add_state("samples", default=[], dist_reduce_fx="cat")
+        self._buffer = Buffer()
+        self.auroc_bits = auroc_bits
+        if auroc_bits is None:
+            self.add_state("samples", default=[], dist_reduce_fx="cat")
+        else:
+            check_bits(auroc_bits)
+            self._add_counts("score_histogram", 2, num_predicates, 2**auroc_bits)
         self._add_counts("rank_histogram", 2, num_predicates, num_predicates)
         self._add_counts("label_counts", 2, num_predicates)
-        self._add_counts("recalls", 2, len(ks))
-        self._add_counts("images")
-        self._add_counts("predicate_recalls", 2, num_predicates, len(ks))
-        self._add_counts("predicate_images", num_predicates)
-        self._add_counts("seen", 3)  # images, images without a predicted pair, missing pairs
+        self._add_counts("instances", 2)
+        self._add_counts("predicate_rank", 2)
+        # images, images with triplets, images without a predicted pair, missing pairs
+        self._add_counts("seen", 4)
+        # batches without scores, without an order without graph constraint, of own objects
+        self._add_counts("lacking", 3)
+        self._distinguish(*self._choices(), names, from_logits)
 
     def update(
-        self, preds: Sequence[Mapping[str, Any]], targets: Sequence[Mapping[str, Any]]
+        self,
+        preds: Sequence[Mapping[str, Any] | None],
+        targets: Sequence[Mapping[str, Any]],
     ) -> None:
         """Add images, each wholly in one call."""
         if len(preds) != len(targets):
@@ -138,99 +190,222 @@ class SceneGraphMetrics(HaystackMetric):
         if not targets:
             return
         annotated = flatten_targets(targets, self.num_predicates, self.protocol).to(self.device)
+        objects, num_objects = self._match(preds, targets, annotated)
+        own_objects = _own_objects(preds)
+        if is_ranked(preds):
+            self._add_lists(preds, annotated, objects, num_objects)
+            return
         predicted = flatten_predictions(
             preds,
-            annotated.num_objects,
+            num_objects,
             self.num_predicates,
             from_logits=self.from_logits,
             device=self.device,
+            keep_repeated=self.protocol.repeated_pairs == "keep",
+            buffer=self._buffer,
         )
-        self._check(predicted.problems, record_names(targets, preds))
-        self._add_labels(predicted, annotated)
-        self._add_triplets(predicted, annotated)
-        self._add_missing(predicted, annotated)
+        if predicted.problems is not None:
+            names = [record_name(i, targets, preds) for i in range(len(targets))]
+            self._check(predicted.problems, names)
+        if own_objects:
+            self.lacking = self.lacking + send([False, False, True], torch.int64, self.device)
+        batch = Batch(annotated, predicted, objects, own_objects=own_objects)
+        self._count_labels(annotated)
+        if any(name in self.names for name in LABEL_METRICS):
+            self._add_labels(batch)
+        if len(annotated.triplet_images):
+            self._add_ranks(batch, *rank_batch(batch, self.protocol, self.orders, self.limit))
+        self._add_seen(batch)
 
     def compute(self) -> dict[str, Tensor]:
         """The metrics by name."""
         self._raise_problems()
-        positives = self.label_counts[1]
-        enough = positives >= self.protocol.min_positives
-        vectors = {
-            "P-AUC": auroc_of_packed(self.samples, self.num_predicates, self.device),
-            "PDD": discrimination_disadvantage_from_histogram(self.rank_histogram),
-            "PDO": dominance_overestimation_from_histogram(self.rank_histogram),
-        }
-        vectors = {name: value.where(enough, torch.nan) for name, value in vectors.items()}
-        per_image, per_predicate = recalls_from_sums(
-            self.recalls, self.images, self.predicate_recalls, self.predicate_images
-        )
-        ks = self.ks.tolist()
-        results = {name: self._mean(value, enough) for name, value in vectors.items()}
-        results |= name_recalls(per_image, per_predicate, ks, "macro")
+        return self._results()
+
+    def _results(self) -> dict[str, Tensor]:
+        """What :meth:`compute` returns, from the states alone, without a look at their values."""
+        enough = self.label_counts[1] >= self.protocol.min_positives
+        labelled = self._labelled(enough)
+        results = {name: self._mean(value, enough) for name, value in labelled.items()}
+        results |= self._scalars()
+        if "InstR" in self.names:
+            results["InstR"] = mean_recall(*self.instances)
+        if "PRank" in self.names:
+            value = ratio(*self.predicate_rank) / RANK_UNIT
+            results["PRank"] = value.where(self.lacking[1] == 0, torch.nan)
         if self.per_predicate:
-            entered = {name: self._entered(value, enough) for name, value in vectors.items()}
-            entered["mR"] = (self.predicate_images > 0).sum()
-            vectors |= name_recalls(per_image, per_predicate, ks, None)
+            entered = {name: self._counted(value, enough) for name, value in labelled.items()}
+            entered |= self._entered()
+            vectors = labelled | self._vectors()
             results |= {PER_PREDICATE + name: value for name, value in vectors.items()}
             results |= {SUPPORT + name: value for name, value in self._support(entered).items()}
         return results
 
-    def _add_labels(self, predicted: Predictions, annotated: Targets) -> None:
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Draw the scalars, see :meth:`HaystackMetric.plot`."""
+        values = self.compute() if val is None else val
+        if isinstance(values, Mapping):
+            values = {name: value for name, value in values.items() if "/" not in name}
+        return self._plot(values, ax)
+
+    def _match(
+        self,
+        preds: Sequence[Mapping[str, Any] | None],
+        targets: Sequence[Mapping[str, Any]],
+        annotated: Targets,
+    ) -> tuple[ObjectMatch | None, tuple[int, ...]]:
+        """The match of objects, where there is one to make, and the objects of each image."""
+        if _own_objects(preds):
+            found = match_batch(preds, targets, self.protocol, self.device)
+            sizes = tuple(0 if p is None else len(p["labels"]) for p in preds)
+            return found, sizes
+        if self.protocol.predcls_by_overlap:
+            found = match_batch(targets, targets, self.protocol, self.device)
+            return found, annotated.num_objects
+        return None, annotated.num_objects
+
+    def _add_labels(self, batch: Batch) -> None:
         """P-AUC, PDD and PDO: the score and the rank of each labelled (pair, predicate)."""
+        annotated, predicted = batch.annotated, batch.predicted
         predicates, signs = annotated.label_predicates, annotated.label_signs
-        row = predicted.row_of_slot[annotated.label_slots]
+        row = batch.rows(annotated.label_slots, annotated.label_objects, annotated.label_images)
         present = row >= 0
         rows = _take(predicted.scores, row)
         own = rows.gather(1, predicates[:, None])[:, 0]
         own = own.where(present, self.protocol.missing_score)
-        self.samples.append(pack_samples(own, signs, predicates))
+        self._add_samples(own, signs, predicates, annotated.label_images)
 
         ranked = signs
         last = self.num_predicates - 1
         if not self.protocol.last_predicate_ranked:
-            cut = present & ~_take(predicted.has_no_relation, row)
+            images = _take(predicted.images, row)
+            cut = present & ~_take(predicted.has_no_relation, images)
             rows[:, last] = rows[:, last].masked_fill(cut, -math.inf)
             ranked = signs.masked_fill(cut & (predicates == last), 0)
         ranks = ranks_of(rows, predicates).where(present, last)
-        self.rank_histogram = self.rank_histogram + rank_histogram(
-            ranks, predicates, ranked, self.num_predicates
-        )
-        counts = count_by(
-            (signs > 0) * self.num_predicates + predicates,
-            torch.ones_like(signs),
-            2 * self.num_predicates,
-        )
-        self.label_counts = self.label_counts + counts.view(2, -1)
+        cells = rank_cells(ranks, predicates, ranked, self.num_predicates)
+        self._add("rank_histogram", ranked.abs(), annotated.label_images, cells)
 
-    def _add_triplets(self, predicted: Predictions, annotated: Targets) -> None:
-        """The recalls: the rank of each distinct true triplet."""
+    def _add_samples(
+        self, scores: Tensor, labels: Tensor, predicates: Tensor, images: Tensor
+    ) -> None:
+        """Add labelled scores [A] of images [A] to what P-AUC is read off."""
+        if self.auroc_bits is None:
+            self.samples.append(pack_samples(scores, labels, predicates))
+        else:
+            self.score_histogram = count_scores(self.score_histogram, scores, labels, predicates)
+
+    def _auroc(self) -> Tensor:
+        """P-AUC of each predicate, [P]."""
+        if self.auroc_bits is None:
+            return auroc_of_packed(self.samples, self.num_predicates, self.device)
+        return auroc_from_histogram(self.score_histogram).value
+
+    def _count_labels(self, annotated: Targets) -> None:
+        positive = annotated.label_signs > 0
+        cells = positive * self.num_predicates + annotated.label_predicates
+        self._add("label_counts", torch.ones_like(cells), annotated.label_images, cells)
+
+    def _add_lists(
+        self,
+        preds: Sequence[Mapping[str, Any] | None],
+        annotated: Targets,
+        objects: ObjectMatch | None,
+        num_objects: tuple[int, ...],
+    ) -> None:
+        """Ranked triplets without scores."""
+        if not _own_objects(preds):
+            raise InputError(
+                "ranked triplets refer to the model's objects; give their labels beside them"
+            )
+        constrained, unconstrained = (
+            flatten_lists(preds, key, num_objects, self.num_predicates, self.device)
+            for key in ("triplets", "ng_triplets")
+        )
+        if constrained is None:
+            raise InputError("expected ranked triplets for every image of the batch, or for none")
+        lacking = [True, unconstrained is None, True]
+        self.lacking = self.lacking + send(lacking, torch.int64, self.device)
+        batch = Batch(annotated, constrained.predicted, objects, own_objects=True)
+        self._count_labels(annotated)
+        if len(annotated.triplet_images):
+            ranks, places = rank_lists(batch, constrained, unconstrained, self.orders)
+            undefined = () if unconstrained is not None else UNCONSTRAINED
+            self._add_ranks(batch, ranks, places, undefined)
+        self._add_seen(batch)
+
+    def _add_ranks(
+        self,
+        batch: Batch,
+        ranks: Mapping[Order, Tensor],
+        places: Tensor | None,
+        undefined: Sequence[Order] = (),
+    ) -> None:
+        """The recalls and PRank: the ranks of each true triplet."""
+        annotated = batch.annotated
         images, predicates = annotated.triplet_images, annotated.triplet_predicates
-        num_images = len(annotated.num_objects)
-        ranks = triplet_ranks(
-            predicted.scores,
-            predicted.images,
-            predicted.row_of_slot[annotated.triplet_slots],
-            predicates,
+        in_images = batch.entering(self.protocol.skipped_images)
+        in_predicates = batch.entering(self.protocol.skipped_in_predicate_means)
+        table = self._table(
+            ranks,
             images,
-            num_images,
-            limit=self.limit,
+            predicates,
+            len(annotated.num_objects),
+            classes=annotated.triplet_classes if self.compares else None,
+            first_of_pair=annotated.first_of_pair,
+            in_image_means=None if in_images is None else in_images[images],
+            in_predicate_means=None if in_predicates is None else in_predicates[images],
+            uncomputed=(*undefined, *(ANNOTATED if batch.own_objects else ())),
         )
-        sums = recall_sums(ranks, images, predicates, num_images, self.num_predicates, self.ks)
-        for name, value in sums.items():
-            setattr(self, name, getattr(self, name) + value)
+        self._add_table(table)
+        if "PRank" in self.names and places is not None:
+            rows, owners = predicate_rank_rows(places, images, predicates, self.num_predicates)
+            self._add("predicate_rank", rows, owners)
+        if "InstR" in self.names:
+            found, owners = batch.found()
+            related = [count > 0 for count in annotated.num_triplets]
+            entering = send(related, torch.bool, self.device)
+            entering = entering if in_images is None else entering & in_images
+            rows = instance_rows(found, owners, len(related), entering)
+            self._add("instances", rows, torch.arange(len(rows), device=self.device))
 
-    def _add_missing(self, predicted: Predictions, annotated: Targets) -> None:
+    def _add_seen(self, batch: Batch) -> None:
         """How much was seen, and how much of it the predictions lack."""
+        annotated, predicted = batch.annotated, batch.predicted
         num_images = len(annotated.num_objects)
-        one = torch.ones_like(annotated.pair_images)
-        pairs = count_by(annotated.pair_images, one, num_images)
-        empty = torch.tensor([size == 0 for size in predicted.sizes])
-        empty = empty.to(self.device, non_blocking=True)
-        missing = predicted.row_of_slot[annotated.pair_slots] < 0
-        total = torch.full_like(pairs.sum(), num_images)
-        self.seen = self.seen + torch.stack([total, (empty & (pairs > 0)).sum(), missing.sum()])
+        slots = (annotated.pair_slots, annotated.pair_objects, annotated.pair_images)
+        missing = count_by(annotated.pair_images, batch.rows(*slots) < 0, num_images)
+        pairs = count_by(annotated.pair_images, torch.ones_like(annotated.pair_images), num_images)
+        empty = send([size == 0 for size in predicted.sizes], torch.bool, self.device)
+        related = send([count > 0 for count in annotated.num_triplets], torch.int64, self.device)
+        nothing = (empty & (pairs > 0)).to(torch.int64)
+        rows = torch.stack([torch.ones_like(related), related, nothing, missing], dim=1)
+        self._add("seen", rows, torch.arange(num_images, device=self.device))
 
-    def _entered(self, values: Tensor, enough: Tensor) -> Tensor:
+    def _at(self, recall: Recall, name: str, values: Tensor) -> dict[str, Tensor]:
+        """Values by name, NaN where some predictions do not define them.
+
+        Otherwise images without any prediction would define them alone.
+        """
+        if recall.order in UNCONSTRAINED:
+            values = values.where(self.lacking[1] == 0, torch.nan)
+        if recall.order in ANNOTATED:
+            values = values.where(self.lacking[2] == 0, torch.nan)
+        return super()._at(recall, name, values)
+
+    def _labelled(self, enough: Tensor) -> dict[str, Tensor]:
+        """P-AUC, PDD and PDO of each predicate."""
+        vectors = {}
+        if "P-AUC" in self.names:
+            vectors["P-AUC"] = self._auroc()
+        if "PDD" in self.names:
+            vectors["PDD"] = discrimination_disadvantage_from_histogram(self.rank_histogram)
+        if "PDO" in self.names:
+            vectors["PDO"] = dominance_overestimation_from_histogram(self.rank_histogram)
+        defined = enough & (self.lacking[0] == 0)
+        return {name: value.where(defined, torch.nan) for name, value in vectors.items()}
+
+    def _counted(self, values: Tensor, enough: Tensor) -> Tensor:
         """How many predicates enter the mean of ``values``."""
         if self.protocol.undefined_in_mean == "propagate":
             return enough.sum()
@@ -243,16 +418,20 @@ class SceneGraphMetrics(HaystackMetric):
         return mean_of_defined(values)
 
     def _support(self, entered: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        images, missing_images, missing_pairs = self.seen.unbind()
+        images, related, missing_images, missing_pairs = self.seen.unbind()
         return {
             "images": images,
-            "images_with_relations": self.images,
+            "images_with_relations": related,
             "missing_images": missing_images,
             "missing_pairs": missing_pairs,
             "negatives": self.label_counts[0],
             "positives": self.label_counts[1],
             **{f"predicates/{name}": value for name, value in entered.items()},
         }
+
+
+def _own_objects(preds: Sequence[Mapping[str, Any] | None]) -> bool:
+    return "labels" in keys_of(preds)
 
 
 def _take(values: Tensor, rows: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from haystack.evaluation import evaluate, open_predictions
 from haystack.io.haystack_npy import read_haystack_npy, write_haystack_npy
 from haystack.io.prediction_parquet import write_prediction_parquet
 from haystack.io.psg import read_psg
+from haystack.metrics import RECALLS
 from haystack.scene_graph import RelationScores, SceneGraph, SceneGraphDataset, Segment, as_triplets
 from haystack.vocabulary import Vocabulary
 
@@ -85,8 +86,11 @@ def test_the_report_has_the_shape_that_others_rely_on(tmp_path):
     assert list(content)[:1] == ["protocol"]
     assert content["protocol"] == "paper"
     assert content["images"] == 90
-    recalls = {f"{kind}@{k}" for kind in ("R", "mR", "ngR", "ng-mR") for k in (20, 50)}
-    assert set(content["metrics"]) == {*METRICS, *recalls}
+    recalls = {
+        recall.at(k) for recall in RECALLS.values() if not recall.needs_training for k in (20, 50)
+    }
+    assert {"R@20", "mR@50", "ngR@20", "ng-mR@50", "IMR@20", "R@inf"} <= recalls
+    assert set(content["metrics"]) == {*METRICS, *recalls, "InstR", "PRank"}
     assert content["support"]["positives"] == 115
     assert content["support"]["negatives"] == 285
     row = content["per_predicate"]["p4"]
@@ -247,9 +251,9 @@ def test_errors_name_the_file(tmp_path):
 
 
 def test_files_without_a_reader_are_an_error(tmp_path):
-    (tmp_path / "p.pkl").write_bytes(b"")
-    with pytest.raises(InputError, match=r"suffix '\.pkl'; readable: \.npy, \.parquet"):
-        open_predictions(tmp_path / "p.pkl", VOCABULARY)
+    (tmp_path / "p.txt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"suffix '\.txt'.*readable: \.npy, \.parquet"):
+        open_predictions(tmp_path / "p.txt", VOCABULARY)
     with pytest.raises(InputError, match="no such prediction file"):
         open_predictions(str(tmp_path / "p.npy"), VOCABULARY)
 

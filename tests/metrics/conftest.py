@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -64,25 +65,128 @@ def candidates(pairs: np.ndarray, scores: np.ndarray, constrained: bool) -> list
     return [triplet for *_, triplet in sorted(found)]
 
 
-def recalls(images: list[dict], num_predicates: int, ks: tuple[int, ...]) -> dict[str, float]:
-    """All recalls; images are dicts with ``pairs``, ``scores``, ``relations``."""
+def hit(order: list[tuple], k: int, wanted: set[tuple]) -> int:
+    """How many of ``wanted`` are among the first k of an order."""
+    return len(wanted & set(order[:k]))
+
+
+def over_predicates(
+    images: list[dict], num_predicates: int, hits: Callable[[dict, set[tuple], int], int]
+) -> list[float]:
+    """Of each predicate the mean over the images that hold it; NaN if none does."""
+    means = []
+    for p in range(num_predicates):
+        shares = []
+        for image in images:
+            mine = {triplet for triplet in truth(image) if triplet[2] == p}
+            if mine:
+                shares.append(hits(image, mine, p) / len(mine))
+        means.append(np.mean(shares) if shares else NAN)
+    return means
+
+
+def mean_defined(values: list[float]) -> float:
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else NAN
+
+
+def truth(image: dict) -> set[tuple]:
+    return {tuple(row) for row in image["relations"].tolist() if row[2] >= 0}
+
+
+def classes(image: dict, triplet: tuple) -> tuple:
+    """(subject class, object class, predicate)."""
+    return (int(image["labels"][triplet[0]]), int(image["labels"][triplet[1]]), triplet[2])
+
+
+def recalls(
+    images: list[dict],
+    num_predicates: int,
+    ks: tuple[int, ...],
+    training: list[tuple] | None = None,
+) -> dict[str, float]:
+    """All recalls of PredCls under the protocol ``paper``, as the papers put them.
+
+    Images are dicts with ``labels``, ``pairs``, ``scores``, ``relations``; training a list of
+    (subject class, object class, predicate), as often as they occur.
+    """
     named = {}
-    for kind, mean_kind, constrained in (("R", "mR", True), ("ngR", "ng-mR", False)):
+    for prefix, dash, constrained in (("", "", True), ("ng", "ng-", False)):
+        orders = [candidates(i["pairs"], i["scores"], constrained) for i in images]
+        for image, order in zip(images, orders, strict=True):
+            image["order"] = order
+            annotated = {triplet[:2] for triplet in truth(image)}
+            image["annotated"] = [t for t in order if t[:2] in annotated]
         for k in ks:
-            per_image, per_predicate = [], [[] for _ in range(num_predicates)]
-            for image in images:
-                truth = {tuple(row) for row in image["relations"].tolist() if row[2] >= 0}
-                first = set(candidates(image["pairs"], image["scores"], constrained)[:k])
-                if truth:
-                    per_image.append(len(truth & first) / len(truth))
-                for p in range(num_predicates):
-                    mine = {triplet for triplet in truth if triplet[2] == p}
-                    if mine:
-                        per_predicate[p].append(len(mine & first) / len(mine))
-            means = [np.mean(values) for values in per_predicate if values]
-            named[f"{kind}@{k}"] = np.mean(per_image) if per_image else NAN
-            named[f"{mean_kind}@{k}"] = np.mean(means) if means else NAN
+            related = [i for i in images if truth(i)]
+            shares = [hit(i["order"], k, truth(i)) / len(truth(i)) for i in related]
+            named[f"{prefix}R@{k}"] = mean_defined(shares)
+            named[f"{dash}mR@{k}"] = mean_defined(
+                over_predicates(images, num_predicates, lambda i, t, _, k=k: hit(i["order"], k, t))
+            )
+            alone = over_predicates(
+                images,
+                num_predicates,
+                lambda i, t, p, k=k: hit([c for c in i["order"] if c[2] == p], k, t),
+            )
+            named[f"{dash}IMR@{k}"] = mean_defined(alone)
+            total = sum(len(truth(i)) for i in images)
+            pooled = sum(hit(i["annotated"], k, truth(i)) for i in images)
+            named[f"{dash}A@{k}"] = pooled / total if total else NAN
+            if training is not None:
+                named |= against_training(images, k, prefix, dash, alone, training)
+            if constrained:
+                pairs = [
+                    (hit([t[:2] for t in i["order"]], k, goal), len(goal))
+                    for i in related
+                    for goal in [{t[:2] for t in truth(i)}]
+                ]
+                named[f"PR@{k}"] = mean_defined([hits / size for hits, size in pairs])
+    named["PRank"] = predicate_rank(images, num_predicates)
     return named
+
+
+def against_training(
+    images: list[dict], k: int, prefix: str, dash: str, alone: list[float], training: list[tuple]
+) -> dict[str, float]:
+    """zR, wIMR and wR at k, with or without graph constraint."""
+    seen = set(training)
+    shares = []
+    for image in images:
+        unseen = {t for t in truth(image) if classes(image, t) not in seen}
+        if unseen:
+            shares.append(hit(image["order"], k, unseen) / len(unseen))
+    diversity = [len({t[:2] for t in seen if t[2] == p}) for p in range(len(alone))]
+    weights = [0 if np.isnan(v) else np.sqrt(n) for v, n in zip(alone, diversity, strict=True)]
+    total = sum(w * (0 if np.isnan(v) else v) for w, v in zip(weights, alone, strict=True))
+    named = {
+        f"{dash}zR@{k}": mean_defined(shares),
+        f"{dash}wIMR@{k}": total / sum(weights) if sum(weights) else NAN,
+    }
+    if not prefix:
+        hits = norm = 0.0
+        for image in images:
+            for triplet in truth(image):
+                weight = 1 / (training.count(classes(image, triplet)) + 1)
+                norm += weight
+                hits += weight * hit(image["order"], k, {triplet})
+        named[f"wR@{k}"] = hits / norm if norm else NAN
+    return named
+
+
+def predicate_rank(images: list[dict], num_predicates: int) -> float:
+    cells = []
+    for image in images:
+        rows = {tuple(pair): row for row, pair in enumerate(image["pairs"].tolist())}
+        for p in range(num_predicates):
+            ranks = [
+                rank(image["scores"][rows[t[:2]]], p)
+                for t in truth(image)
+                if t[2] == p and t[:2] in rows
+            ]
+            if ranks:
+                cells.append(np.mean(ranks))
+    return mean_defined(cells)
 
 
 def labelled(images: list[dict], num_predicates: int) -> dict[str, np.ndarray]:
@@ -138,7 +242,7 @@ def random_images(
         images.append(
             {
                 "image_id": str(number),
-                "labels": np.zeros(objects, dtype=np.int64),
+                "labels": generator.integers(0, 2, objects),
                 "pairs": pairs.reshape(-1, 2),
                 "scores": scores,
                 "relations": np.array(relations + relations[:1], dtype=np.int64).reshape(-1, 3),

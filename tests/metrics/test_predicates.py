@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torchmetrics import MetricCollection
 
 from haystack.errors import InputError
 from haystack.metrics import PredicateAUROC, PredicateDisplacement
@@ -181,3 +182,9 @@ def test_a_nan_score_is_an_error_where_it_matters(metric):
     metric.update(scores, torch.tensor([[0, 0], [1, -1]]))
     with pytest.raises(InputError, match="finite"):
         metric.update(scores, torch.tensor([[0, 1], [1, -1]]))
+
+
+def test_a_collection_does_not_merge_metrics_of_other_sizes():
+    collection = MetricCollection({"three": PredicateAUROC(3), "four": PredicateAUROC(4)})
+    collection.update(torch.rand(2, 3), torch.zeros(2, 3, dtype=torch.int64))
+    assert len(collection.compute_groups) == 2

@@ -2,17 +2,27 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import fields
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torchmetrics import MetricCollection
 
 from haystack.errors import InputError
-from haystack.metrics import PROTOCOLS, SceneGraphMetrics
-from haystack.metrics.functional import relation_probabilities
+from haystack.metrics import (
+    PROTOCOLS,
+    SceneGraphMetrics,
+    base,
+    get_protocol,
+    predictions,
+    scene_graph,
+)
+from haystack.metrics.functional import hits, orders, relation_probabilities, tensors
+from haystack.metrics.targets import Targets, flatten_targets
 
 KS = (1, 3, 8)
 PREDICTED = ("image_id", "pairs", "scores", "no_relation")
@@ -30,6 +40,14 @@ def compute(images, num_predicates=4, batch=100, **options):
     for begin in range(0, len(images), batch):
         metric.update(*lists(images[begin : begin + batch]))
     return metric.compute()
+
+
+def seen_in_training(seed, num_predicates):
+    """Triplets of classes, some of them several times."""
+    generator = np.random.default_rng(seed)
+    size = int(generator.integers(0, 8))
+    columns = [generator.integers(0, 2, size) for _ in range(2)]
+    return np.stack([*columns, generator.integers(0, num_predicates, size)], axis=1)
 
 
 def same(one, other):
@@ -60,9 +78,13 @@ def image(**changes):
 )
 def test_equal_to_the_definitions(brute, seed, num_images, predicates, decimals):
     images = brute.random_images(seed, num_images, predicates, decimals)
-    found = compute(images, predicates, per_predicate=True)
-    for name, value in brute.recalls(images, predicates, KS).items():
-        np.testing.assert_allclose(found[name].item(), value, atol=1e-10, err_msg=name)
+    training = seen_in_training(seed, predicates)
+    found = compute(images, predicates, per_predicate=True, training=training)
+    expected = brute.recalls(images, predicates, KS, [tuple(row) for row in training.tolist()])
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name].item(), value, atol=1e-9, err_msg=name)
+    scalars = {name for name in found if "/" not in name}
+    assert scalars - set(expected) == {"P-AUC", "PDD", "PDO", "R@inf", "mR@inf", "InstR"}
     for name, vector in brute.labelled(images, predicates).items():
         value = found[f"per_predicate/{name}"].numpy()
         np.testing.assert_allclose(value, vector, atol=1e-12, err_msg=name)
@@ -271,7 +293,8 @@ def test_lists_of_two_lengths_are_an_error():
 def test_unknown_protocols_are_an_error_that_lists_those_there_are():
     with pytest.raises(InputError, match="haystack-v1"):
         SceneGraphMetrics(3, protocol="papper")
-    assert set(PROTOCOLS) == {"paper", "haystack-v1"}
+    names = "paper haystack-v1 openpsg openpsg-pan_seg sgbench kt vctree single-mpo"
+    assert list(PROTOCOLS) == names.split()
 
 
 def test_bad_predictions_seen_on_an_accelerator_are_raised_by_compute():
@@ -325,6 +348,111 @@ def test_forward_gives_the_batch_and_keeps_the_total(brute):
     same(metric(*lists(images[:3])), compute(images[:3]))
     same(metric(*lists(images[3:])), compute(images[3:]))
     same(metric.compute(), compute(images))
+
+
+def with_objects(preds, targets, seed):
+    """The same images as SGDet: the model's objects are the annotated ones."""
+    generator = torch.Generator().manual_seed(seed)
+    for pred, target in zip(preds, targets, strict=True):
+        size = len(target["labels"])
+        target["boxes"] = 100 * torch.rand(size, 4, generator=generator)
+        target["boxes"][:, 2:] += 100
+        pred |= {k: torch.as_tensor(target[k]) for k in ("labels", "boxes")}
+        pred["object_scores"] = torch.rand(size, generator=generator)
+    return preds, targets
+
+
+@pytest.mark.parametrize("mode", ["predcls", "predcls by overlap", "sgdet"])
+def test_update_asks_an_accelerator_for_nothing(brute, mode, monkeypatch):
+    # A fake tensor has a shape and no values: whoever asks for one gets an error.
+    preds, targets = lists(brute.random_images(10, 6, 4))
+    preds, targets = with_objects(preds, targets, 10)
+    if mode != "sgdet":
+        preds = [{k: v for k, v in p.items() if k in PREDICTED} for p in preds]
+    protocol = get_protocol("kt" if mode == "predcls by overlap" else "paper")
+    annotated = flatten_targets(targets, 4, protocol)
+    for module in (base, hits, orders, predictions, tensors):
+        monkeypatch.setattr(module, "on_host", lambda _: False)
+    metric = SceneGraphMetrics(4, ks=KS, protocol=protocol.name, training=[[0, 1, 2]])
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        values = {f.name: getattr(annotated, f.name) for f in fields(annotated)}
+        moved = {
+            k: v if isinstance(v, tuple | int) else fake.from_tensor(v) for k, v in values.items()
+        }
+        monkeypatch.setattr(scene_graph, "flatten_targets", lambda *_: Targets(**moved))
+        tensors_of = [
+            {k: fake.from_tensor(torch.as_tensor(v)) for k, v in p.items() if k != "image_id"}
+            for p in preds
+        ]
+        metric.update(tensors_of, targets)
+    assert metric.image_hits.shape == (len(metric.image_columns), len(KS))
+
+
+@pytest.mark.parametrize("mode", ["predcls", "predcls by overlap", "sgdet"])
+def test_an_accelerator_gives_the_same(brute, mode, monkeypatch):
+    preds, targets = with_objects(*lists(brute.random_images(11, 8, 4)), 11)
+    if mode != "sgdet":
+        preds = [{k: v for k, v in p.items() if k in PREDICTED} for p in preds]
+    values = []
+    for patched in (False, True):
+        for module in (base, hits, orders, predictions, tensors) if patched else ():
+            monkeypatch.setattr(module, "on_host", lambda _: False)
+        protocol = "kt" if mode == "predcls by overlap" else "paper"
+        metric = SceneGraphMetrics(4, ks=KS, protocol=protocol, training=[[0, 1, 2]])
+        metric.update(preds, targets)
+        values.append(metric.compute())
+    same(*values)
+
+
+def test_two_metrics_in_a_collection_keep_their_own_values(brute):
+    """Compute groups must not merge metrics whose states look alike after the first batch."""
+    images = brute.random_images(12, 6, 4)
+    collection = MetricCollection(
+        {
+            "paper": SceneGraphMetrics(4, ks=KS, metrics=("R", "P-AUC")),
+            "pooled": SceneGraphMetrics(
+                4, ks=KS, metrics=("R", "P-AUC"), protocol="openpsg-pan_seg"
+            ),
+        }
+    )
+    empty = {**images[0], "relations": torch.empty(0, 3), "neg_relations": None}
+    collection.update(*lists([empty]))
+    collection.update(*lists(images))
+    found = collection.compute()
+    paper = compute([empty, *images], metrics=("R", "P-AUC"))
+    pooled = compute([empty, *images], metrics=("R", "P-AUC"), protocol="openpsg-pan_seg")
+    assert paper["R@3"] != pooled["R@3"]
+    # Both give one name for two values: the collection qualifies it by the metric's.
+    assert found["paper_R@3"] == paper["R@3"]
+    assert found["pooled_R@3"] == pooled["R@3"]
+
+
+def test_scalars_can_be_drawn(brute):
+    matplotlib = pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    matplotlib.use("Agg")
+    metric = SceneGraphMetrics(4, ks=KS, per_predicate=True)
+    metric.update(*lists(brute.random_images(13, 3, 4)))
+    figure, _ = metric.plot()
+    assert figure is not None
+
+
+def test_permuting_predicates_permutes_the_vectors(brute):
+    images = brute.random_images(14, 6, 4, decimals=None)
+    order = np.array([2, 0, 3, 1])  # new predicate -> old
+    new = np.append(np.argsort(order), -1)  # old -> new; -1 stays
+
+    def permuted(record):
+        moved = {**record, "scores": record["scores"][:, order]}
+        for key in ("relations", "neg_relations"):
+            moved[key] = record[key].copy()
+            moved[key][:, 2] = new[record[key][:, 2]]
+        return moved
+
+    one = compute(images, per_predicate=True)
+    other = compute([permuted(i) for i in images], per_predicate=True)
+    for name, value in one.items():
+        moved = value[torch.from_numpy(order)] if value.ndim else value
+        torch.testing.assert_close(other[name], moved, rtol=0, atol=1e-14, equal_nan=True)
 
 
 @pytest.mark.gpu

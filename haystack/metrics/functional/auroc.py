@@ -80,15 +80,7 @@ def _auroc_of_sorted(
     if size == 0:
         return ratio(positives, negatives)
 
-    # A run holds the samples of one predicate and one score: its members tie.
-    position = torch.arange(size, device=scores.device)
-    begins = torch.ones(size, dtype=torch.bool, device=scores.device)
-    begins[1:] = (scores[1:] != scores[:-1]) | (predicates[1:] != predicates[:-1])
-    ends = torch.ones_like(begins)
-    ends[:-1] = begins[1:]
-    first = torch.cummax(position.where(begins, 0), dim=0).values
-    last = torch.cummin((position + 1).where(ends, size).flip(0), dim=0).values.flip(0)
-
+    first, last = tied_runs(scores, predicates)
     negatives_before = torch.zeros(size + 1, dtype=torch.int64, device=scores.device)
     negatives_before[1:] = torch.cumsum(negative, dim=0)
     # Negatives below + negatives at or below = twice the midrank count; the negatives of the
@@ -97,3 +89,30 @@ def _auroc_of_sorted(
     doubled = negatives_before[first] + negatives_before[last] - 2 * earlier[predicates]
     wins = count_by(predicates, doubled * positive, num_predicates)
     return ratio(wins, 2 * positives * negatives)
+
+
+def tied_runs(scores: Tensor, predicates: Tensor) -> tuple[Tensor, Tensor]:
+    """Runs of samples of one predicate and one score, which tie.
+
+    Args:
+        scores: float [A], sorted by predicate, then ascending.
+        predicates: int64 [A], ascending.
+
+    Returns:
+        int64 [A] each: where the run of each sample begins, and where the next one does.
+
+    Example:
+        >>> tied_runs(torch.tensor([0.1, 0.5, 0.5]), torch.tensor([0, 0, 0]))
+        (tensor([0, 1, 1]), tensor([1, 3, 3]))
+    """
+    size = len(scores)
+    if size == 0:
+        return predicates, predicates
+    position = torch.arange(size, device=scores.device)
+    begins = torch.ones(size, dtype=torch.bool, device=scores.device)
+    begins[1:] = (scores[1:] != scores[:-1]) | (predicates[1:] != predicates[:-1])
+    ends = torch.ones_like(begins)
+    ends[:-1] = begins[1:]
+    first = torch.cummax(position.where(begins, 0), dim=0).values
+    last = torch.cummin((position + 1).where(ends, size).flip(0), dim=0).values.flip(0)
+    return first, last

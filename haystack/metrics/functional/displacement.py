@@ -89,9 +89,21 @@ def rank_histogram(
         >>> rank_histogram(torch.tensor([1]), torch.tensor([0]), torch.tensor([1]), 2).tolist()
         [[[0, 0], [0, 0]], [[0, 1], [0, 0]]]
     """
-    cell = ((labels > 0).to(torch.int64) * num_predicates + predicates) * num_predicates + ranks
-    counts = count_by(cell, labels != 0, 2 * num_predicates * num_predicates)
+    cells = rank_cells(ranks, predicates, labels, num_predicates)
+    counts = count_by(cells, labels != 0, 2 * num_predicates * num_predicates)
     return counts.view(2, num_predicates, num_predicates)
+
+
+def rank_cells(ranks: Tensor, predicates: Tensor, labels: Tensor, num_predicates: int) -> Tensor:
+    """Where each sample is counted in the flattened table of :func:`rank_histogram`, int64 [A].
+
+    Example:
+        >>> one = torch.tensor([1])
+        >>> rank_cells(ranks=one, predicates=one, labels=one, num_predicates=3).tolist()
+        [13]
+    """
+    row = (labels > 0).to(torch.int64) * num_predicates + predicates
+    return row * num_predicates + ranks
 
 
 def discrimination_disadvantage_from_histogram(histogram: Tensor) -> Tensor:

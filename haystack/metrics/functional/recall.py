@@ -1,9 +1,13 @@
-"""Recall at K from ranks, averaged over images.
+"""Recalls from ranks.
 
-Recalls of single images are kept as integers, in units of 2^-38. Sums of them are exact and do
-not depend on the order of addition, so that a result is the same bit for bit however the images
-are split into batches or processes, on any device. One recall is off by at most 2^-39, and the
-sums hold 33 million images.
+Shares of single images are kept as integers, in units of 2^-38. Sums of them are exact and do not
+depend on the order of addition, so that a result is the same bit for bit however the images are
+split into batches or processes, on any device. One share is off by at most 2^-39, and the sums
+hold 33 million images.
+
+Three groupings make every recall of the field out of ranks: the image (R), the image and the
+predicate (mR), or none (A, wR). Each is a table of groups before it is summed, which is what a
+bootstrap over images resamples.
 """
 
 from __future__ import annotations
@@ -11,44 +15,87 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from haystack.metrics.functional.tensors import count_by, ratio
+from haystack.metrics.functional.tensors import count_by, inverse_order, ratio, result_dtype
 
 UNIT = 2**38
-"""The integer that stands for a recall of 1."""
+"""The integer that stands for a share of 1."""
+RANK_UNIT = 2**30
+"""The integer that stands for a mean rank of 1."""
 
 
-def grouped_recall(
-    ranks: Tensor, groups: Tensor, num_groups: int, ks: Tensor
+def grouped_hits(
+    ranks: Tensor, groups: Tensor, num_groups: int, ks: Tensor, counted: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Share of each group's triplets that are hit by the first K candidates.
+    """How many of each group's triplets the first K candidates hit.
 
     A group is an image (R@K), or an image and a predicate (mR@K).
 
     Args:
-        ranks: int64 [T], 0-based ranks of distinct ground-truth triplets.
+        ranks: int64 [T] or [Q, T], 0-based ranks of ground-truth triplets under Q orders.
         groups: int64 [T], group of each triplet.
         num_groups: G.
         ks: int64 [K], the cut-offs, on the device of ``ranks``.
+        counted: bool, as ``ranks``; triplets that are not counted are left out. Default: all.
 
     Returns:
-        int64 [G, K] the recalls in units of ``1 / UNIT``, 0 for a group without triplets; and
-        int64 [G] the number of triplets in each group.
+        int64 [G, K] or [G, Q, K] hits; and int64 [G] or [G, Q] the triplets that count.
 
     Example:
         >>> ranks, groups = torch.tensor([0, 7, 3]), torch.tensor([0, 0, 2])
-        >>> recalls, sizes = grouped_recall(ranks, groups, 3, torch.tensor([1, 5]))
-        >>> (recalls / UNIT).tolist(), sizes.tolist()
-        ([[0.5, 0.5], [0.0, 0.0], [0.0, 1.0]], [2, 0, 1])
+        >>> hits, sizes = grouped_hits(ranks, groups, 3, torch.tensor([1, 5]))
+        >>> hits.tolist(), sizes.tolist()
+        ([[1, 1], [0, 0], [0, 1]], [2, 0, 1])
     """
-    hits = torch.zeros(num_groups, len(ks), dtype=torch.int64, device=ranks.device)
-    hits.index_add_(0, groups, (ranks[:, None] < ks).to(torch.int64))
-    sizes = count_by(groups, torch.ones_like(groups), num_groups)
-    divisor = sizes.clamp(min=1)[:, None]
-    return (hits * UNIT + divisor // 2) // divisor, sizes
+    if counted is None:
+        counted = torch.ones_like(ranks, dtype=torch.bool)
+    flags = torch.cat([(ranks[..., None] < ks) & counted[..., None], counted[..., None]], dim=-1)
+    flags = flags.movedim(-2, 0).to(torch.int64)
+    table = torch.zeros(num_groups, *flags.shape[1:], dtype=torch.int64, device=ranks.device)
+    table.index_add_(0, groups, flags)
+    return table[..., :-1], table[..., -1]
+
+
+def recall_shares(hits: Tensor, sizes: Tensor) -> Tensor:
+    """Hits [..., K] over triplets [...], in units of ``1 / UNIT``; 0 without triplets.
+
+    Example:
+        >>> (recall_shares(torch.tensor([[1, 2]]), torch.tensor([2])) / UNIT).tolist()
+        [[0.5, 1.0]]
+    """
+    divisor = sizes.clamp(min=1)[..., None]
+    half = torch.div(divisor, 2, rounding_mode="floor")
+    return torch.div(hits * UNIT + half, divisor, rounding_mode="floor")
+
+
+def predicate_groups(
+    images: Tensor, predicates: Tensor, num_predicates: int
+) -> tuple[Tensor, Tensor]:
+    """Number the pairs of an image and a predicate that occur among T triplets.
+
+    Args:
+        images: int64 [T].
+        predicates: int64 [T].
+        num_predicates: P.
+
+    Returns:
+        int64 [T], the group of each triplet, 0..T-1; and int64 [T], the predicate of each group
+        (0 for the numbers that are not used: their number is known to the device only).
+
+    Example:
+        >>> images, predicates = torch.tensor([0, 0, 0]), torch.tensor([3, 1, 3])
+        >>> predicate_groups(images, predicates, 5)
+        (tensor([1, 0, 1]), tensor([1, 3, 0]))
+    """
+    keys, order = torch.sort(images * num_predicates + predicates, stable=True)
+    new = torch.zeros_like(keys)
+    new[1:] = keys[1:] != keys[:-1]
+    number = torch.cumsum(new, 0)
+    held = torch.zeros_like(keys).scatter_(0, number, keys % max(num_predicates, 1))
+    return number[inverse_order(order)], held
 
 
 def mean_recall(recalls: Tensor, count: Tensor) -> Tensor:
-    """Mean of ``count`` recalls whose sum, in units of ``1 / UNIT``, is ``recalls``.
+    """Mean of ``count`` shares whose sum, in units of ``1 / UNIT``, is ``recalls``.
 
     Args:
         recalls: int64, any shape.
@@ -62,3 +109,102 @@ def mean_recall(recalls: Tensor, count: Tensor) -> Tensor:
         tensor([0.5000,    nan], dtype=torch.float64)
     """
     return ratio(recalls, count) / UNIT
+
+
+def diversity_weighted_mean(values: Tensor, diversity: Tensor, tau: float = 0.5) -> Tensor:
+    r"""wIMR: the mean over predicates weighted by compositional diversity.
+
+    :math:`\sum_c w_c IMR_c` with :math:`w_c = n_c^\tau / \sum_k n_k^\tau` and :math:`n_c` the
+    number of distinct (subject class, object class) pairs of predicate c in training (Rethinking
+    the Evaluation of Unbiased Scene Graph Generation, equation 1). A predicate whose value is
+    undefined is left out of both sums; one that training lacks weighs 0, unless tau is 0.
+
+    Args:
+        values: float [P] or [P, K], NaN = undefined.
+        diversity: int64 [P], n_c.
+        tau: 0 weighs all predicates alike.
+
+    Returns:
+        float, [] or [K]; NaN where nothing has weight.
+
+    Example:
+        >>> values = torch.tensor([0.5, 1.0, float("nan")], dtype=torch.float64)
+        >>> diversity_weighted_mean(values, torch.tensor([16, 4, 9]))
+        tensor(0.6667, dtype=torch.float64)
+    """
+    weights = diversity.to(result_dtype(diversity.device)).pow(tau)
+    weights = weights.view(-1, *[1] * (values.ndim - 1)).where(~values.isnan(), 0)
+    return (weights * values.nan_to_num()).sum(0) / weights.sum(0)
+
+
+def frequency_weighted_recall(hits: Tensor, sizes: Tensor, frequencies: Tensor) -> Tensor:
+    r"""wR: the recall in which a triplet weighs less the more often training showed it.
+
+    :math:`\sum_t w_t [r_t < K]` over all triplets t of the test set, with :math:`w_t \propto
+    1 / (n_t + 1)` that sum to 1 and :math:`n_t` how often training holds t's (subject class,
+    predicate, object class) (Knyazev et al., Graph Density-Aware Losses for Novel Compositions in
+    Scene Graph Generation, 2020: weighted triplet recall). Triplets of one n_t are summed first.
+
+    Args:
+        hits: int64 [F, K], hits among the triplets of each frequency, in units of ``1 / UNIT``.
+        sizes: int64 [F], triplets of each frequency.
+        frequencies: int64 [F], the distinct values of n_t.
+
+    Returns:
+        float64 [K] (float32 on MPS), NaN without triplets.
+
+    Example:
+        >>> hits, sizes = torch.tensor([[UNIT], [0]]), torch.tensor([1, 1])
+        >>> frequency_weighted_recall(hits, sizes, torch.tensor([0, 1]))
+        tensor([0.6667], dtype=torch.float64)
+    """
+    dtype = result_dtype(hits.device)
+    weights = 1 / (frequencies.to(dtype) + 1)
+    total = (weights * sizes.to(dtype)).sum()
+    return (weights[:, None] * hits.to(dtype)).sum(0) / UNIT / total
+
+
+def mean_predicate_rank(
+    ranks: Tensor, images: Tensor, predicates: Tensor, num_predicates: int
+) -> Tensor:
+    """PRank: the mean position of a true predicate among the predicates of its pair.
+
+    First the mean of each image and predicate, then of all those (SGBench 1.0). Triplets that no
+    candidate hits are left out.
+
+    Args:
+        ranks: int64 [T], 0-based rank of the triplet's predicate inside its pair, -1 = left out.
+        images: int64 [T].
+        predicates: int64 [T].
+        num_predicates: P.
+
+    Returns:
+        int64 [2]: the sum of the means in units of ``1 / RANK_UNIT``, and their number.
+
+    Example:
+        >>> ranks, images = torch.tensor([3, 4, 0]), torch.tensor([0, 0, 0])
+        >>> total, count = mean_predicate_rank(ranks, images, torch.tensor([1, 1, 2]), 3)
+        >>> total.item() / RANK_UNIT / count.item()
+        1.75
+    """
+    return predicate_rank_rows(ranks, images, predicates, num_predicates)[0].sum(0)
+
+
+def predicate_rank_rows(
+    ranks: Tensor, images: Tensor, predicates: Tensor, num_predicates: int
+) -> tuple[Tensor, Tensor]:
+    """What :func:`mean_predicate_rank` sums: int64 [G, 2], and int64 [G], the image of each row.
+
+    Example:
+        >>> one = torch.tensor([1])
+        >>> rows, images = predicate_rank_rows(torch.tensor([3]), one, one, 2)
+        >>> (rows / RANK_UNIT).tolist()[0][0], images.tolist()
+        (3.0, [1])
+    """
+    groups, _ = predicate_groups(images, predicates, num_predicates)
+    counted = (ranks >= 0).to(torch.int64)
+    sizes = count_by(groups, counted, len(ranks))
+    sums = count_by(groups, ranks * counted, len(ranks))
+    means = torch.div(sums * RANK_UNIT, sizes.clamp(min=1), rounding_mode="floor")
+    owners = torch.zeros_like(groups).scatter_(0, groups, images)
+    return torch.stack([means, (sizes > 0).to(torch.int64)], dim=1), owners

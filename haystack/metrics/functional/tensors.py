@@ -1,11 +1,19 @@
-"""Small tensor helpers that the metrics share."""
+"""Small tensor helpers that the metrics share.
+
+On an accelerator nothing here has a shape that depends on values, so nothing waits for the device;
+on the CPU, where that costs nothing, what does not matter is left out.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from haystack.errors import InputError
+
+_BLOCK = 2**14
+"""Rows of scores that are reduced at once on the CPU."""
 
 
 def result_dtype(device: torch.device) -> torch.dtype:
@@ -41,3 +49,53 @@ def count_by(index: Tensor, weights: Tensor, size: int) -> Tensor:
     """
     counts = torch.zeros(size, dtype=torch.int64, device=index.device)
     return counts.index_add_(0, index, weights.to(torch.int64))
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether values can be looked at without waiting for a device."""
+    return tensor.device.type == "cpu"
+
+
+def where_true(mask: Tensor) -> Tensor:
+    """Flat positions of what is true, ascending, int64; on an accelerator all positions.
+
+    So the caller must give the same result for what is left out as for what is false.
+    """
+    if on_host(mask):
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))  # several times torch.nonzero's speed
+    return torch.arange(mask.numel(), device=mask.device)
+
+
+def row_maxima(scores: Tensor) -> Tensor:
+    """The largest of each row of ``scores`` [R, P], [R]."""
+    if not on_host(scores) or len(scores) == 0:
+        return scores.amax(1)
+    # Blocks fit into the cache, and so does what is made of them on the way.
+    return torch.cat([_folded_maxima(block) for block in scores.split(_BLOCK)])
+
+
+def _folded_maxima(scores: Tensor) -> Tensor:
+    # Folding halves onto each other is vectorised, unlike a reduction of short rows.
+    while (width := scores.shape[1]) >= 12:
+        half = (width + 1) // 2  # of an odd width the halves share a column
+        scores = torch.maximum(scores[:, :half], scores[:, width - half :])
+    return scores.amax(1)
+
+
+def descending_keys(scores: Tensor, groups: Tensor | None = None) -> Tensor:
+    """int64 keys that sort by group, then by float32 score, highest first; -0.0 equals 0.0.
+
+    Args:
+        scores: float [A].
+        groups: int64 [A], 0..2^30 - 1; or None for one group.
+    """
+    bits = scores.float().view(torch.int32).to(torch.int64)
+    # Sign and magnitude to two's complement.
+    ascending = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+    return -ascending if groups is None else (groups << 33) - ascending
+
+
+def inverse_order(order: Tensor) -> Tensor:
+    """Where each element went, from where each came."""
+    places = torch.arange(len(order), device=order.device)
+    return torch.empty_like(order).scatter_(0, order, places)

@@ -1,0 +1,28 @@
+"""Which predicted object is which annotated object: overlaps, and the rules that decide.
+
+``pairs`` lays out the tables of a batch, ``id_maps``, ``masks`` and ``boxes`` fill them with
+overlaps, ``rules`` reads matches off them.
+"""
+
+from __future__ import annotations
+
+from haystack.metrics.functional.matching.boxes import box_iou
+from haystack.metrics.functional.matching.id_maps import id_map_overlaps, repeated_ids
+from haystack.metrics.functional.matching.masks import mask_overlaps, rle_iou
+from haystack.metrics.functional.matching.pairs import ObjectPairs, Overlaps, object_pairs
+from haystack.metrics.functional.matching.rules import RULES, Matches, MatchRule, match_objects
+
+__all__ = [
+    "RULES",
+    "MatchRule",
+    "Matches",
+    "ObjectPairs",
+    "Overlaps",
+    "box_iou",
+    "id_map_overlaps",
+    "mask_overlaps",
+    "match_objects",
+    "object_pairs",
+    "repeated_ids",
+    "rle_iou",
+]

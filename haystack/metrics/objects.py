@@ -1,0 +1,252 @@
+"""Annotated and predicted objects of a batch, matched as the protocol says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from haystack.errors import InputError
+from haystack.metrics.batch import (
+    Record,
+    as_tensor,
+    fields,
+    gather,
+    lengths,
+    record_name,
+)
+from haystack.metrics.functional.matching import (
+    Matches,
+    ObjectPairs,
+    box_iou,
+    id_map_overlaps,
+    mask_overlaps,
+    match_objects,
+    object_pairs,
+    rle_iou,
+)
+from haystack.metrics.protocols import Protocol
+
+
+@dataclass(frozen=True)
+class ObjectMatch:
+    """Which predicted objects stand for which annotated ones; numbered through the batch.
+
+    Args:
+        matches: the table of all pairs of an annotated and a predicted object.
+        prediction: int64 [G], the matching prediction that overlaps each annotated object most,
+            -1 for none.
+    """
+
+    matches: Matches
+    prediction: Tensor
+
+    @property
+    def found(self) -> Tensor:
+        """Whether a prediction matches, bool [G]."""
+        return self.prediction >= 0
+
+
+def match_batch(
+    predictions: Sequence[Record | None],
+    targets: Sequence[Record],
+    protocol: Protocol,
+    device: torch.device,
+) -> ObjectMatch:
+    """Match the objects of a batch.
+
+    Args:
+        predictions: dicts with ``labels`` [N] and regions: ``boxes`` [N, 4], ``masks`` bool
+            [N, H, W] or a list of COCO's run-length dicts, or ``id_map`` int [H, W] with the
+            position of the object that a pixel belongs to, -1 for none. None: no prediction.
+        targets: the same; an ``id_map`` may hold other ids, given in ``segment_ids`` [N].
+        protocol: what is compared, how, and which rule decides.
+        device: of the result.
+
+    Raises:
+        InputError: labels or regions are missing or do not fit each other.
+    """
+    labels = fields(targets, "labels")
+    known = [_EMPTY if record is None else record for record in predictions]
+    predicted_labels = fields(known, "labels")
+    sizes = lengths(labels), lengths(predicted_labels)
+    pairs = object_pairs(*sizes, device=device)
+    iou = _Regions(known, targets, sizes, device).iou(protocol)
+    matches = match_objects(
+        iou,
+        pairs,
+        gather(labels, (), torch.int64, device),
+        gather(predicted_labels, (), torch.int64, device),
+        rule=protocol.match,
+        threshold=protocol.iou_threshold,
+        inclusive=protocol.inclusive,
+    )
+    return ObjectMatch(matches, _best_prediction(iou, matches))
+
+
+_EMPTY: Record = {"labels": torch.empty(0, dtype=torch.int64)}
+_MASKS = ("id_map", "masks")
+_BOXES = ("boxes",)
+
+
+class _Regions:
+    """Where objects are, on both sides; images that have none on one side are left out."""
+
+    def __init__(
+        self,
+        predictions: Sequence[Record],
+        targets: Sequence[Record],
+        sizes: tuple[tuple[int, ...], tuple[int, ...]],
+        device: torch.device,
+    ) -> None:
+        self.device = device
+        compared = [i for i, (n, m) in enumerate(zip(*sizes, strict=True)) if n and m]
+        self.images = [
+            _Image(
+                record_name(i, targets, predictions),
+                (targets[i], predictions[i]),
+                (sizes[0][i], sizes[1][i]),
+            )
+            for i in compared
+        ]
+
+    def iou(self, protocol: Protocol) -> Tensor:
+        """Intersection over union of each pair, [Q]."""
+        chosen = [self._by_masks(image, protocol) for image in self.images]
+        by_masks = [i for i, masks in zip(self.images, chosen, strict=True) if masks]
+        by_boxes = [i for i, masks in zip(self.images, chosen, strict=True) if not masks]
+        if not by_masks:
+            return self._box_iou(by_boxes, plus_one=protocol.plus_one)
+        if not by_boxes:
+            return self._mask_iou(by_masks)
+        masks = self._mask_iou(by_masks).split([image.pairs for image in by_masks])
+        boxes = self._box_iou(by_boxes, plus_one=protocol.plus_one)
+        of_masks, of_boxes = iter(masks), iter(boxes.split([image.pairs for image in by_boxes]))
+        return torch.cat([next(of_masks) if masks else next(of_boxes) for masks in chosen])
+
+    def _by_masks(self, image: _Image, protocol: Protocol) -> bool:
+        """Whether masks of the image are compared; the alternative is boxes."""
+        masks = protocol.regions == "masks"
+        if protocol.regions == "either" and image.has(_MASKS):
+            return True
+        keys = _MASKS if masks else _BOXES
+        if not image.has(keys):
+            wanted = {"masks": "masks or id maps", "boxes": "boxes"}.get(
+                protocol.regions, "masks on both sides, or boxes,"
+            )
+            raise InputError(
+                f"the protocol {protocol.name!r} compares {wanted} of objects, which the "
+                f"{image.lacking(keys)} lack",
+                record=image.name,
+            )
+        return masks
+
+    def _box_iou(self, images: Sequence[_Image], *, plus_one: bool) -> Tensor:
+        boxes = [
+            gather([image.boxes(side) for image in images], (4,), torch.float32, self.device)
+            for side in (0, 1)
+        ]
+        return box_iou(boxes[0], boxes[1], self._pairs(images), plus_one=plus_one)
+
+    def _mask_iou(self, images: Sequence[_Image]) -> Tensor:
+        sides = (0, 1)
+        if all(image.sides[side].get("id_map") is not None for image in images for side in sides):
+            maps, ids = [], []
+            for side in sides:
+                maps.append([self._to(image.sides[side]["id_map"]) for image in images])
+                ids.append([image.segment_ids(side) for image in images])
+            return id_map_overlaps(*maps, *ids).iou()
+        if all(_is_rle(image.sides[side].get("masks")) for image in images for side in sides):
+            encoded = [[image.sides[side]["masks"] for image in images] for side in sides]
+            return rle_iou(*encoded).to(self.device)
+        dense = [[self._dense(image, side) for image in images] for side in sides]
+        return mask_overlaps(*dense).iou()
+
+    def _dense(self, image: _Image, side: int) -> Tensor:
+        """Masks bool [N, H, W]."""
+        record, size = image.sides[side], image.sizes[side]
+        if record.get("masks") is None:
+            ids = self._to(image.segment_ids(side))
+            return self._to(record["id_map"]) == ids[:, None, None]
+        if _is_rle(record["masks"]):
+            raise InputError(
+                "run-length encoded masks are compared with their like only; decode them, or "
+                "encode the other side",
+                record=image.name,
+            )
+        masks = self._to(record["masks"])
+        if masks.ndim != 3 or len(masks) != size:
+            raise image.error(f"masks [{size}, height, width]", masks)
+        return masks if masks.dtype == torch.bool else masks != 0
+
+    def _pairs(self, images: Sequence[_Image]) -> ObjectPairs:
+        truths, predictions = ([image.sizes[side] for image in images] for side in (0, 1))
+        return object_pairs(truths, predictions, self.device)
+
+    def _to(self, value: Any) -> Tensor:
+        return as_tensor(value).to(self.device, non_blocking=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _Image:
+    """Objects of one image: of the annotations (side 0) and of the predictions (side 1)."""
+
+    name: str
+    sides: tuple[Record, Record]
+    sizes: tuple[int, int]
+
+    @property
+    def pairs(self) -> int:
+        return self.sizes[0] * self.sizes[1]
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Whether both sides have one of the keys."""
+        return all(any(side.get(key) is not None for key in keys) for side in self.sides)
+
+    def lacking(self, keys: Sequence[str]) -> str:
+        """Which sides have none of the keys."""
+        names = ("annotations", "predictions")
+        return " and ".join(
+            name
+            for name, side in zip(names, self.sides, strict=True)
+            if all(side.get(key) is None for key in keys)
+        )
+
+    def boxes(self, side: int) -> Tensor:
+        boxes, size = as_tensor(self.sides[side]["boxes"]), self.sizes[side]
+        if boxes.shape != (size, 4):
+            raise self.error(f"boxes [{size}, 4]", boxes)
+        return boxes
+
+    def segment_ids(self, side: int) -> Tensor:
+        """What the pixels of each object hold."""
+        ids, size = self.sides[side].get("segment_ids"), self.sizes[side]
+        ids = torch.arange(size) if ids is None else as_tensor(ids)
+        if ids.shape != (size,):
+            raise self.error(f"segment_ids [{size}], one for each object", ids)
+        return ids
+
+    def error(self, expected: str, value: Tensor) -> InputError:
+        return InputError(
+            f"expected {expected}, got {list(value.shape)} of {value.dtype}", record=self.name
+        )
+
+
+def _is_rle(masks: Any) -> bool:
+    return isinstance(masks, list | tuple) and len(masks) > 0 and isinstance(masks[0], dict)
+
+
+def _best_prediction(iou: Tensor, matches: Matches) -> Tensor:
+    """Of each annotated object the matching prediction of the highest IoU, then the first."""
+    truth, predicted = matches.pairs.truth, matches.pairs.predicted
+    size = len(matches.pairs.truth_images)
+    values = iou.where(matches.matched, -1)
+    best = values.new_full((size,), -1).scatter_reduce(0, truth, values, "amax")
+    never = len(predicted)
+    candidate = predicted.where(matches.matched & (values == best[truth]), never)
+    first = torch.full((size,), never, dtype=torch.int64, device=iou.device)
+    first = first.scatter_reduce(0, truth, candidate, "amin")
+    return torch.where(first == never, -1, first)

@@ -1,0 +1,165 @@
+"""Panoptic quality as a torchmetrics class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from haystack.errors import InputError
+from haystack.metrics.base import HaystackMetric, mean_of_defined
+from haystack.metrics.batch import Record, as_tensor, fields, gather, record_name, shape_error
+from haystack.metrics.functional import PanopticCounts, id_map_overlaps, panoptic_counts
+from haystack.metrics.functional import panoptic_quality as qualities_of
+from haystack.metrics.functional.matching import repeated_ids
+from haystack.metrics.functional.tensors import count_by
+from haystack.metrics.predicates import Average
+
+
+class PanopticQuality(HaystackMetric):
+    """PQ, SQ and RQ of panoptic segmentations, for things, stuff and all classes.
+
+    See :func:`haystack.metrics.functional.panoptic_counts`: COCO's definition, with void and
+    crowd. The states are whole numbers, so that any split into batches and processes gives the
+    same result bit for bit. ``torchmetrics.detection.PanopticQuality`` agrees where nothing is
+    void in the predictions and no ground truth is a crowd, if the instances of a stuff class in
+    an image are one segment; a class that does not occur is NaN here and 0 there.
+
+    As input to ``update``: for each image a dict of the prediction and one of the ground truth:
+
+    - ``id_map`` int [H, W], any integers; a pixel whose id is not listed is void.
+    - ``segment_ids`` int [N], the distinct ids of the segments.
+    - ``labels`` int [N], their classes: things first, as in ``Vocabulary``.
+    - ``iscrowd`` bool or int [N], of the ground truth only, optional.
+
+    As output of ``compute``: a dict with ``PQ``, ``SQ``, ``RQ``, means over the classes that
+    occur, and ``PQ_th`` ... over things, ``PQ_st`` ... over stuff (NaN where none occurs); with
+    ``average=None`` the vectors ``PQ``, ``SQ``, ``RQ`` [C], NaN for a class that does not occur.
+
+    Args:
+        num_things: number of thing classes, 0..num_things-1.
+        num_stuff: number of stuff classes, numbered after the things.
+        average: ``"macro"`` or None.
+        **kwargs: see :class:`HaystackMetric`.
+
+    Example:
+        >>> from haystack.metrics import PanopticQuality
+        >>> ids, labels = torch.tensor([1, 2]), torch.tensor([0, 1])
+        >>> truth = {"id_map": torch.tensor([[1, 1, 1, 2]]), "segment_ids": ids, "labels": labels}
+        >>> metric = PanopticQuality(num_things=1, num_stuff=1)
+        >>> metric.update([{**truth, "id_map": torch.tensor([[1, 1, 2, 2]])}], [truth])
+        >>> {name: round(value.item(), 3) for name, value in metric.compute().items()}
+        ... # doctest: +NORMALIZE_WHITESPACE
+        {'PQ': 0.333, 'SQ': 0.333, 'RQ': 0.5, 'PQ_th': 0.667, 'SQ_th': 0.667, 'RQ_th': 1.0,
+         'PQ_st': 0.0, 'SQ_st': 0.0, 'RQ_st': 0.0}
+    """
+
+    higher_is_better = True
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
+    PROBLEMS: ClassVar[tuple[str, ...]] = (
+        "expected every segment to have a class in 0..C-1, got another number",
+        "expected every segment id of an image once, got one twice",
+    )
+    iou_sum: Tensor
+    true_positives: Tensor
+    false_positives: Tensor
+    false_negatives: Tensor
+
+    def __init__(
+        self, num_things: int = 80, num_stuff: int = 53, average: Average = "macro", **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        if num_things < 0 or num_stuff < 0 or num_things + num_stuff == 0:
+            raise InputError(
+                f"expected numbers of thing and stuff classes, got {num_things} and {num_stuff}"
+            )
+        self.num_things = num_things
+        self.num_classes = num_things + num_stuff
+        self.average = average
+        for name in PanopticCounts._fields:
+            self._add_counts(name, self.num_classes)
+
+    def update(self, preds: Sequence[Record], target: Sequence[Record]) -> None:
+        """Add images; the maps of a batch lie on the metric's device or all on the CPU."""
+        if len(preds) != len(target):
+            raise InputError(
+                f"expected as many predictions as targets, got {len(preds)} and {len(target)}"
+            )
+        truth_maps, truth_ids, truth_labels = _columns(target)
+        predicted_maps, predicted_ids, predicted_labels = _columns(preds)
+        overlaps = id_map_overlaps(truth_maps, predicted_maps, truth_ids, predicted_ids)
+        pairs, device = overlaps.pairs, overlaps.intersections.device
+        truth, predicted, crowd = (
+            gather(column, (), torch.int64, device)
+            for column in (truth_labels, predicted_labels, _crowds(target, truth_labels))
+        )
+        self._check_segments(
+            (truth, pairs.truth_images, truth_ids),
+            (predicted, pairs.predicted_images, predicted_ids),
+            names=[record_name(i, target, preds) for i in range(len(target))],
+        )
+        last = self.num_classes - 1
+        counts = panoptic_counts(
+            overlaps, truth.clamp(0, last), predicted.clamp(0, last), crowd != 0, last + 1
+        )
+        for name, value in counts._asdict().items():
+            setattr(self, name, getattr(self, name) + value.to(self.device))
+
+    def _check_segments(
+        self, *sides: tuple[Tensor, Tensor, Sequence[Tensor]], names: Sequence[str]
+    ) -> None:
+        """Sides are labels, their images, and the ids of each image."""
+        flags = torch.zeros(2, len(names), dtype=torch.bool, device=sides[0][0].device)
+        for labels, images, ids in sides:
+            outside = (labels < 0) | (labels >= self.num_classes)
+            flags[0] |= count_by(images, outside, len(names)) > 0
+            flags[1] |= repeated_ids(ids, images)
+        self._check(flags, names)
+
+    def compute(self) -> dict[str, Tensor]:
+        """The qualities by name."""
+        self._raise_problems()
+        counts = PanopticCounts(*(getattr(self, name) for name in PanopticCounts._fields))
+        by_class = {name.upper(): value for name, value in qualities_of(counts)._asdict().items()}
+        if self.average is None:
+            return by_class
+        parts = {
+            "": slice(None),
+            "_th": slice(self.num_things),
+            "_st": slice(self.num_things, None),
+        }
+        return {
+            name + suffix: mean_of_defined(value[part])
+            for suffix, part in parts.items()
+            for name, value in by_class.items()
+        }
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Figure and axes with the values of ``val``, or of ``compute()``; needs matplotlib."""
+        return self._plot(val, ax)
+
+
+def _columns(records: Sequence[Record]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """The maps, the ids and the labels of all images."""
+    maps, ids, labels = (fields(records, key) for key in ("id_map", "segment_ids", "labels"))
+    for number, (own_ids, own_labels) in enumerate(zip(ids, labels, strict=True)):
+        if own_ids.ndim != 1:
+            raise shape_error("segment_ids [N]", own_ids, number, records)
+        if own_labels.shape != own_ids.shape:
+            raise shape_error(f"labels {list(own_ids.shape)}", own_labels, number, records)
+    return maps, ids, labels
+
+
+def _crowds(records: Sequence[Record], labels: Sequence[Tensor]) -> list[Tensor]:
+    """What segments are crowd regions; none where a record does not say."""
+    crowds = []
+    for number, (record, own_labels) in enumerate(zip(records, labels, strict=True)):
+        crowd = record.get("iscrowd")
+        crowds.append(torch.zeros_like(own_labels) if crowd is None else as_tensor(crowd))
+        if crowds[-1].shape != own_labels.shape:
+            expected = f"iscrowd {list(own_labels.shape)}"
+            raise shape_error(expected, crowds[-1], number, records)
+    return crowds

@@ -1,0 +1,340 @@
+"""Predictions of a batch, from one dict an image to flat tensors on the metric's device.
+
+They are only indexed, with sizes that follow from shapes, so that nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from haystack.errors import InputError
+from haystack.metrics.batch import (
+    Buffer,
+    Record,
+    as_tensor,
+    expand,
+    fields,
+    gather,
+    keys_of,
+    lengths,
+    record_name,
+    send,
+    shape_error,
+)
+from haystack.metrics.functional import relation_probabilities
+from haystack.metrics.functional.tensors import on_host, row_maxima
+
+_BLOCK = 2**12
+"""Rows of scores that are read at once on the CPU."""
+
+PROBLEMS = (
+    "expected finite scores, got NaN or an infinity",
+    "a pair refers to an object that the image does not have",
+    "a pair is given twice; give each ordered pair of an image once",
+)
+"""What may be wrong with values, in the order of ``Predictions.problems``."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predicted pairs of a batch.
+
+    Args:
+        sizes: pairs in each image.
+        recorded: bool [images], whether the predictions mention the image at all.
+        images: int64 [R], image of each pair, ascending.
+        columns: two of int64 [R], positions of subject and object among the objects of the image.
+        scores: float32 [R, P].
+        best: float32 [R], the largest of each row of scores; or None where it is not known yet.
+        object_scores: float32 [N], of all objects of the batch; or None if there are none.
+        pair_scores: float32 [R], by which the model orders its pairs; or None.
+        no_relation: float32 [R]; or None where not all images have it.
+        has_no_relation: bool [images].
+        row_of_slot: int64 [slots], row of each pair of objects, -1 where it is not predicted.
+        num_objects: objects that the pairs of each image refer to.
+        problems: bool [3, images], in the order of ``PROBLEMS``; None if nothing is wrong.
+    """
+
+    sizes: tuple[int, ...]
+    recorded: Tensor
+    images: Tensor
+    columns: tuple[Tensor, Tensor]
+    scores: Tensor
+    best: Tensor | None
+    object_scores: Tensor | None
+    pair_scores: Tensor | None
+    no_relation: Tensor | None
+    has_no_relation: Tensor
+    row_of_slot: Tensor
+    num_objects: tuple[int, ...]
+    problems: Tensor | None
+
+    @cached_property
+    def numbered_pairs(self) -> tuple[Tensor, Tensor]:
+        """Numbers of the subjects and the objects among all objects of the batch, int64 [R]."""
+        device = self.images.device
+        before = send([0, *accumulate(self.num_objects)][:-1], torch.int64, device)
+        first = before.index_select(0, self.images)
+        if on_host(first):  # where positions that are not there have raised an error
+            return first + self.columns[0], first + self.columns[1]
+        last = send([max(n - 1, 0) for n in self.num_objects], torch.int64, device)
+        last = last.index_select(0, self.images)
+        subjects, objects = (first + column.clamp(min=0).minimum(last) for column in self.columns)
+        return subjects, objects
+
+    def rows_of(self, subjects: Tensor, objects: Tensor, images: Tensor) -> Tensor:
+        """Rows of pairs of objects, -1 where not predicted, or where an object is -1.
+
+        Args:
+            subjects: int64 [A], numbers among all objects of the batch, or -1.
+            objects: int64 [A], the same.
+            images: int64 [A].
+        """
+        device = self.images.device
+        sizes = send(self.num_objects, torch.int64, device)
+        objects_before = torch.cumsum(sizes, 0) - sizes
+        slots_before = torch.cumsum(sizes * sizes, 0) - sizes * sizes
+        known = (subjects >= 0) & (objects >= 0)
+        size, before = sizes[images], objects_before[images]
+        slot = slots_before[images] + (subjects - before) * size + objects - before
+        if len(self.row_of_slot) == 0:
+            return torch.full_like(slot, -1)
+        return self.row_of_slot[slot.where(known, 0)].where(known, -1)
+
+
+def flatten_predictions(
+    predictions: Sequence[Record | None],
+    num_objects: Sequence[int],
+    num_predicates: int,
+    *,
+    from_logits: bool,
+    device: torch.device,
+    keep_repeated: bool = False,
+    buffer: Buffer | None = None,
+) -> Predictions:
+    """Flatten predictions on ``device``, noting what is wrong with their values.
+
+    Args:
+        predictions: dicts with ``pairs`` [R, 2], ``scores`` [R, P], optionally ``no_relation``
+            [R], ``object_scores`` [N], ``pair_scores`` [R]; None for an image without prediction.
+        num_objects: objects in each image; pairs index them.
+        num_predicates: P.
+        from_logits: whether scores and ``no_relation`` are logits.
+        device: of the result.
+        keep_repeated: a pair given again is no problem; where one row is asked for, the first is.
+        buffer: where the scores are put; the result holds until it is used again.
+
+    Raises:
+        InputError: a key is missing or a shape does not fit.
+    """
+    recorded = [record is not None for record in predictions]
+    records = [_NOTHING if record is None else record for record in predictions]
+    keys = keys_of(records)
+    pairs, scores = _pairs_and_scores(records, num_predicates)
+    sizes = lengths(pairs)
+    images = expand(sizes, device)
+    none, ranking = (
+        _optional(records, key, sizes, f"{key} [{{}}], one for each pair")
+        if key in keys
+        else [None] * len(records)
+        for key in ("no_relation", "pair_scores")
+    )
+    read = _read_scores(scores, num_predicates, device, buffer or Buffer())
+    no_relation = _column(none, sizes, device)
+    if from_logits:
+        if no_relation is None:
+            number = next(i for i, part in enumerate(none) if part is None and sizes[i])
+            raise InputError(
+                "logits need the logit of 'no relation' beside them: the softmax is taken over "
+                "predicates and 'no relation'; give no_relation [R]",
+                record=record_name(number, predictions),
+            )
+        read = _Scores(relation_probabilities(read.values, no_relation), None, None)
+        no_relation = 1 - read.values.sum(1)
+    all_pairs = gather(pairs, (2,), torch.int64, device)
+    subjects, objects = all_pairs.T.contiguous()
+    row_of_slot, outside, repeated = _slots(
+        subjects, objects, sizes, num_objects, keep_repeated=keep_repeated
+    )
+    return Predictions(
+        sizes=sizes,
+        recorded=send(recorded, torch.bool, device),
+        images=images,
+        columns=(subjects, objects),
+        scores=read.values,
+        best=read.best,
+        object_scores=(
+            _object_scores(records, num_objects, device) if "object_scores" in keys else None
+        ),
+        pair_scores=_column(ranking, sizes, device),
+        no_relation=no_relation,
+        has_no_relation=send([part is not None for part in none], torch.bool, device),
+        row_of_slot=row_of_slot,
+        num_objects=tuple(num_objects),
+        problems=_problems(read, outside, repeated, images, len(records)),
+    )
+
+
+_NOTHING: Record = {"pairs": torch.empty(0, 2, dtype=torch.int64), "scores": torch.empty(0)}
+
+
+def _pairs_and_scores(
+    records: Sequence[Record], num_predicates: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    pairs, scores = fields(records, "pairs"), fields(records, "scores")
+    kinds = {(x.ndim, x.dtype.is_floating_point) for x in pairs}
+    kinds |= {(-x.ndim, x.dtype.is_floating_point) for x in scores}
+    if kinds == {(2, False), (-2, True)} and lengths(pairs) == lengths(scores):
+        widths = {x.shape[1] for x in pairs} | {-x.shape[1] for x in scores}
+        if widths == {2, -num_predicates}:
+            return pairs, scores
+    for number, (rows, values) in enumerate(zip(pairs, scores, strict=True)):
+        if 0 in rows.shape:
+            rows = pairs[number] = rows.reshape(0, 2).to(torch.int64)
+        if 0 in values.shape:
+            values = scores[number] = values.reshape(0, num_predicates).float()
+        shape = rows.shape
+        if len(shape) != 2 or shape[1] != 2 or rows.dtype.is_floating_point:
+            raise shape_error("integer pairs [R, 2]", rows, number, records)
+        if values.shape != (shape[0], num_predicates) or not values.dtype.is_floating_point:
+            raise shape_error(
+                f"floating-point scores [{shape[0]}, {num_predicates}], one row for each pair",
+                values,
+                number,
+                records,
+            )
+    return pairs, scores
+
+
+class _Scores(NamedTuple):
+    """Scores of a batch, and what was read off them while they were at hand.
+
+    Args:
+        values: float32 [R, P].
+        best: float32 [R], the largest of each row; or None.
+        total: float32 [B], sums of parts; or None.
+    """
+
+    values: Tensor
+    best: Tensor | None
+    total: Tensor | None
+
+
+def _read_scores(
+    parts: Sequence[Tensor], num_predicates: int, device: torch.device, buffer: Buffer
+) -> _Scores:
+    if not parts or {(x.dtype, on_host(x)) for x in parts} != {(torch.float32, True)}:
+        return _Scores(gather(parts, (num_predicates,), torch.float32, device), None, None)
+    if device.type != "cpu":
+        return _Scores(gather(parts, (num_predicates,), torch.float32, device), None, None)
+    sizes = lengths(parts)
+    values = parts[0].detach() if len(parts) == 1 else buffer.take(sum(sizes), num_predicates)
+    best, totals = [], []
+    with torch.no_grad():
+        # A few thousand rows at a time stay in the cache while they are copied and looked at.
+        for first, last, begin, end in _blocks(sizes):
+            block = values[begin:end]
+            if len(parts) > 1:
+                torch.cat(list(parts[first:last]), out=block)
+            best.append(row_maxima(block))
+            totals.append(block.sum())
+        return _Scores(values, torch.cat(best), torch.stack(totals))
+
+
+def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+    """First and last image, first and last row, of neighbours with a few thousand rows."""
+    first = begin = end = 0
+    for number, size in enumerate(sizes, 1):
+        end += size
+        if end - begin >= _BLOCK or number == len(sizes):
+            yield first, number, begin, end
+            first, begin = number, end
+
+
+def _optional(
+    records: Sequence[Record], key: str, sizes: Sequence[int], expected: str
+) -> list[Tensor | None]:
+    parts = [record.get(key) for record in records]
+    for number, part in enumerate(parts):
+        if part is not None:
+            part = parts[number] = as_tensor(part)
+            if part.ndim != 1 or part.shape[0] != sizes[number]:
+                raise shape_error(expected.format(sizes[number]), part, number, records)
+    return parts
+
+
+def _column(
+    parts: Sequence[Tensor | None], sizes: Sequence[int], device: torch.device
+) -> Tensor | None:
+    """All parts, or None if an image that has pairs lacks its part."""
+    given = [part for part in parts if part is not None]
+    if sum(lengths(given)) < sum(sizes):
+        return None
+    return gather(given, (), torch.float32, device)
+
+
+def _object_scores(
+    records: Sequence[Record], num_objects: Sequence[int], device: torch.device
+) -> Tensor | None:
+    parts = _optional(records, "object_scores", num_objects, "object_scores [{}]")
+    scores = _column(parts, num_objects, device)
+    if scores is None:
+        number = next(i for i, part in enumerate(parts) if part is None and num_objects[i])
+        raise InputError(
+            "expected object_scores for every image or for none; this one lacks them",
+            record=record_name(number, records),
+        )
+    return scores
+
+
+def _slots(
+    subjects: Tensor,
+    objects: Tensor,
+    sizes: Sequence[int],
+    num_objects: Sequence[int],
+    *,
+    keep_repeated: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Row of each slot; which pairs name an object that is not there; which come again."""
+    device = subjects.device
+    slots = [0, *accumulate(n * n for n in num_objects)]
+    counts = send(sizes, torch.int64, device)
+    size, begin = (
+        torch.repeat_interleave(send(x, torch.int64, device), counts, output_size=len(subjects))
+        for x in (num_objects, slots[:-1])
+    )
+    outside = torch.minimum(subjects, objects) < 0
+    outside |= torch.maximum(subjects, objects) >= size
+    # Pairs out of range go to one slot too many, which is cut off.
+    slot = torch.addcmul(begin + objects, subjects, size).masked_fill_(outside, slots[-1])
+    rows = torch.arange(len(subjects), device=device)
+    row_of_slot = torch.full((slots[-1] + 1,), -1, dtype=torch.int64, device=device)
+    if keep_repeated:
+        row_of_slot = row_of_slot.scatter_reduce(0, slot, rows, "amin", include_self=False)
+        return row_of_slot[:-1], outside, torch.zeros_like(outside)
+    row_of_slot.scatter_(0, slot, rows)
+    repeated = (row_of_slot.index_select(0, slot) != rows) & ~outside
+    return row_of_slot[:-1], outside, repeated
+
+
+def _problems(
+    read: _Scores, outside: Tensor, repeated: Tensor, images: Tensor, num_images: int
+) -> Tensor | None:
+    scores = read.values
+    if on_host(scores):
+        # A sum of finite scores may overflow, but one with a NaN or an infinity is not finite.
+        totals = scores.sum() if read.total is None else read.total
+        if bool(torch.isfinite(totals).all()) and not (outside | repeated).any():
+            return None
+    # NaN is both the least and the greatest of its row; cheaper than asking every score.
+    infinite = ~(torch.isfinite(scores.amin(1)) & torch.isfinite(scores.amax(1)))
+    flags = torch.stack([infinite, outside, repeated]).to(torch.int64)
+    problems = torch.zeros(len(PROBLEMS), num_images, dtype=torch.int64, device=scores.device)
+    return problems.index_add_(1, images, flags) > 0

@@ -1,0 +1,275 @@
+"""Annotations of a batch, from one dict an image to flat tensors.
+
+They are prepared on the device where they lie: on the CPU, where a data loader leaves them, their
+counts are known without asking an accelerator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import fields as fields_of
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from haystack.errors import InputError
+from haystack.metrics.batch import (
+    Record,
+    expand,
+    fields,
+    gather,
+    keys_of,
+    lengths,
+    record_name,
+    send,
+    shape_error,
+)
+from haystack.metrics.protocols import Protocol
+from haystack.scene_graph import NO_RELATION
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Annotations of a batch. A slot is the number of an ordered pair of objects in the batch.
+
+    Args:
+        num_objects: objects in each image.
+        num_triplets: rows of ``triplet_*`` in each image.
+        num_pairs: the most distinct pairs with a triplet that an image has.
+        labels: int64 [G], class of each object, objects numbered through the batch.
+        triplet_slots, triplet_predicates, triplet_images: int64 [T], the true triplets, ascending.
+        triplet_objects: int64 [T, 2], numbers of the subject and the object.
+        triplet_classes: int64 [T, 3], (subject class, object class, predicate).
+        first_of_pair: bool [T], whether the triplet is the first of its pair.
+        label_slots, label_predicates: int64 [A], what is labelled; no -1 is left.
+        label_images: int64 [A].
+        label_objects: int64 [A, 2], numbers of the subject and the object.
+        label_signs: int64 [A], 1 or -1.
+        pair_slots, pair_images: int64 [U], distinct annotated pairs.
+        pair_objects: int64 [U, 2], numbers of their subject and object.
+    """
+
+    num_objects: tuple[int, ...]
+    num_triplets: tuple[int, ...]
+    num_pairs: int
+    labels: Tensor
+    triplet_slots: Tensor
+    triplet_predicates: Tensor
+    triplet_images: Tensor
+    triplet_objects: Tensor
+    triplet_classes: Tensor
+    first_of_pair: Tensor
+    label_slots: Tensor
+    label_predicates: Tensor
+    label_images: Tensor
+    label_objects: Tensor
+    label_signs: Tensor
+    pair_slots: Tensor
+    pair_images: Tensor
+    pair_objects: Tensor
+
+    def to(self, device: torch.device) -> Targets:
+        """The same on another device."""
+        if self.labels.device == device:
+            return self
+        tensors: dict[str, Any] = {
+            field.name: value.to(device, non_blocking=True)
+            for field in fields_of(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **tensors)
+
+
+class _Slots:
+    """Numbers of ordered pairs of objects: image after image, then subject, then object."""
+
+    def __init__(self, num_objects: Sequence[int], device: torch.device) -> None:
+        begins = [0, *accumulate(n * n for n in num_objects)]
+        self.begins = send(begins[:-1], torch.int64, device)
+        self.ends = send(begins[1:], torch.int64, device)
+        self.sizes = send(num_objects, torch.int64, device)
+        self.first_object = send([0, *accumulate(num_objects)][:-1], torch.int64, device)
+
+    def number(self, images: Tensor, subjects: Tensor, objects: Tensor) -> Tensor:
+        return self.begins[images] + subjects * self.sizes[images] + objects
+
+    def locate(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Image [A], and numbers of subject and object [A, 2]."""
+        images = torch.searchsorted(self.ends, slots, right=True)
+        inside = slots - self.begins[images]
+        sizes = self.sizes[images]
+        subjects = torch.div(inside, sizes, rounding_mode="floor")
+        pair = torch.stack([subjects, inside - subjects * sizes], dim=1)
+        return images, pair + self.first_object[images][:, None]
+
+
+def flatten_targets(targets: Sequence[Record], num_predicates: int, protocol: Protocol) -> Targets:
+    """Check and flatten annotations.
+
+    Args:
+        targets: dicts with ``labels`` [N], ``relations`` [T, 3], optionally ``neg_relations``
+            [M, 3]; rows (subject, object, predicate), predicate -1 = no relation at all.
+        num_predicates: P.
+        protocol: what -1 and repetitions mean.
+
+    Returns:
+        The annotations, on the device of the dicts' tensors.
+
+    Raises:
+        InputError: a key is missing, a shape or an index does not fit, or a triple is labelled
+            both ways under a protocol that merges labels.
+    """
+    labels = fields(targets, "labels")
+    num_objects = lengths(labels)
+    parts = _rows(fields(targets, "relations"), targets)
+    device = parts[0].device if parts else torch.device("cpu")
+    num_positive = sum(lengths(parts))
+    refused = []
+    if "neg_relations" in keys_of(targets):
+        refused = [i for i, r in enumerate(targets) if r.get("neg_relations") is not None]
+    if refused:
+        with_negatives = [targets[i] for i in refused]
+        parts += _rows(fields(with_negatives, "neg_relations"), with_negatives)
+    table = gather(parts, (3,), torch.int64, device)
+    owners = send([*range(len(targets)), *refused], torch.int64, device)
+    images = owners[expand(lengths(parts), device)]
+    slots = _Slots(num_objects, device)
+    _check_rows(table, images, slots.sizes, num_predicates, targets)
+
+    number = slots.number(images, table[:, 0], table[:, 1])
+    keys = number * num_predicates + table[:, 2]
+    whole = table[:, 2] == NO_RELATION
+    true, false = keys[:num_positive], keys[num_positive:]
+    if bool(whole.any()):
+        true, false = true[~whole[:num_positive]], false[~whole[num_positive:]]
+        if protocol.no_relation_rows == "negative-for-all":
+            every = torch.arange(num_predicates, device=device)
+            false = torch.cat([false, (number[whole, None] * num_predicates + every).flatten()])
+    distinct = torch.unique(true)
+    triplets = distinct if protocol.repeated_triplets == "merge" else torch.sort(true).values
+    if protocol.repeated_labels == "merge":
+        true = distinct
+        if len(false):
+            false = torch.unique(false)
+            _check_contradictions(true, false, slots, num_predicates, targets)
+    classes = gather(labels, (), torch.int64, device)
+    columns = _triplet_fields(triplets, classes, slots, num_predicates, protocol)
+    if true is triplets and not len(false) and protocol.self_relations == "keep":
+        columns |= _labels_of_triplets(columns)
+    else:
+        columns |= _label_fields(true, false, slots, num_predicates)
+    return Targets(num_objects=num_objects, labels=classes, **columns)
+
+
+def _triplet_fields(
+    keys: Tensor, classes: Tensor, slots: _Slots, num_predicates: int, protocol: Protocol
+) -> dict[str, Any]:
+    slot = torch.div(keys, num_predicates, rounding_mode="floor")
+    images, objects = slots.locate(slot)
+    if protocol.self_relations == "drop":
+        other = objects[:, 0] != objects[:, 1]
+        keys, slot, images, objects = keys[other], slot[other], images[other], objects[other]
+    predicates = keys - slot * num_predicates
+    first = torch.ones_like(slot, dtype=torch.bool)
+    first[1:] = slot[1:] != slot[:-1]
+    num_images = len(slots.sizes)
+    return {
+        "num_triplets": tuple(torch.bincount(images, minlength=num_images).tolist()),
+        "num_pairs": max(torch.bincount(images[first], minlength=1).tolist()),
+        "triplet_slots": slot,
+        "triplet_predicates": predicates,
+        "triplet_images": images,
+        "triplet_objects": objects,
+        "triplet_classes": torch.cat([classes[objects], predicates[:, None]], dim=1),
+        "first_of_pair": first,
+    }
+
+
+def _labels_of_triplets(columns: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The labels where the triplets are all that is labelled."""
+    same = ("slots", "predicates", "images", "objects")
+    labels = {f"label_{name}": columns[f"triplet_{name}"] for name in same}
+    first = columns["first_of_pair"]
+    pairs = {f"pair_{name}": columns[f"triplet_{name}"][first] for name in same if name != same[1]}
+    return labels | pairs | {"label_signs": torch.ones_like(columns["triplet_slots"])}
+
+
+def _label_fields(
+    true: Tensor, false: Tensor, slots: _Slots, num_predicates: int
+) -> dict[str, Tensor]:
+    keys = torch.cat([true, false])
+    slot = torch.div(keys, num_predicates, rounding_mode="floor")
+    signs = torch.ones_like(keys)
+    signs[len(true) :] = -1
+    pair_slots = torch.unique(slot)
+    pair_images, pair_objects = slots.locate(pair_slots)
+    label_images, label_objects = slots.locate(slot)
+    return {
+        "label_slots": slot,
+        "label_predicates": keys - slot * num_predicates,
+        "label_images": label_images,
+        "label_objects": label_objects,
+        "label_signs": signs,
+        "pair_slots": pair_slots,
+        "pair_images": pair_images,
+        "pair_objects": pair_objects,
+    }
+
+
+def _rows(parts: Sequence[Tensor], records: Sequence[Record]) -> list[Tensor]:
+    kinds = {(x.ndim, x.shape[-1], x.dtype.is_floating_point) for x in parts if x.ndim}
+    if kinds == {(2, 3, False)}:
+        return list(parts)
+    checked = []
+    for number, rows in enumerate(parts):
+        if 0 in rows.shape:
+            rows = rows.reshape(0, 3).to(torch.int64)
+        shape = rows.shape
+        if len(shape) != 2 or shape[1] != 3 or rows.dtype.is_floating_point:
+            raise shape_error(
+                "integer rows (subject, object, predicate) [T, 3]", rows, number, records
+            )
+        checked.append(rows)
+    return checked
+
+
+def _check_rows(
+    table: Tensor,
+    images: Tensor,
+    sizes: Tensor,
+    num_predicates: int,
+    targets: Sequence[Record],
+) -> None:
+    objects = ((table[:, :2] < 0) | (table[:, :2] >= sizes[images, None])).any(1)
+    predicates = (table[:, 2] < NO_RELATION) | (table[:, 2] >= num_predicates)
+    wrong = objects | predicates
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0, 0])
+        image = int(images[row])
+        what, high = (
+            ("object", int(sizes[image])) if bool(objects[row]) else ("predicate", num_predicates)
+        )
+        raise InputError(
+            f"the index of the {what} in the relation {table[row].tolist()} is out of range; "
+            f"there are {high} {what}s",
+            record=record_name(image, targets),
+        )
+
+
+def _check_contradictions(
+    true: Tensor, false: Tensor, slots: _Slots, num_predicates: int, targets: Sequence[Record]
+) -> None:
+    both = true[torch.isin(true, false)]
+    if len(both):
+        images, objects = slots.locate(both[:1] // num_predicates)
+        image = int(images)
+        subject, target = (objects[0] - slots.first_object[image]).tolist()
+        raise InputError(
+            f"the triple (subject {subject}, object {target}, predicate "
+            f"{int(both[0]) % num_predicates}) is labelled both as true and as false; remove one "
+            "of the labels",
+            record=record_name(image, targets),
+        )
