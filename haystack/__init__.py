@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Report", "__version__", "evaluate"]
+__all__ = ["Comparison", "Report", "__version__", "compare", "evaluate"]
 
 if TYPE_CHECKING:
-    from haystack.evaluation import Report, evaluate
+    from haystack.evaluation import Comparison, Report, compare, evaluate
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Report", "evaluate"):
+    if name in ("Comparison", "Report", "compare", "evaluate"):
         from haystack import evaluation
 
         return getattr(evaluation, name)

@@ -1,4 +1,4 @@
-"""Verbs around models: ``train``, ``predict`` and ``evaluate``."""
+"""Verbs around models: ``train``, ``predict``, ``evaluate`` and ``compare``."""
 
 from __future__ import annotations
 
@@ -42,25 +42,58 @@ def add_verbs(verbs: Any) -> None:
         "evaluate", help="grade predictions against annotations", description=_evaluate.__doc__
     )
     evaluate.add_argument("--annotations", required=True, help="PSG or Haystack JSON, or psg-mini")
+    evaluate.add_argument("--predictions", required=True, help=_PREDICTIONS)
     evaluate.add_argument(
-        "--predictions", required=True, help="the authors' .npy or Haystack's .parquet"
+        "--ci", type=int, default=0, metavar="N", help="intervals from N resamples of the images"
     )
-    evaluate.add_argument("--protocol", default="paper", help="paper (default) or haystack-v1")
-    evaluate.add_argument(
+    _add_measuring_arguments(evaluate)
+    evaluate.set_defaults(run=_evaluate)
+
+    compare = verbs.add_parser(
+        "compare", help="say where two models really differ", description=_compare.__doc__
+    )
+    compare.add_argument("predictions", nargs=2, metavar=("A", "B"), help=_PREDICTIONS)
+    compare.add_argument("--annotations", required=True, help="PSG or Haystack JSON, or psg-mini")
+    compare.add_argument(
+        "--ci", type=int, default=1000, metavar="N", help="resamples of the images (default: 1000)"
+    )
+    compare.add_argument(
+        "--min-images",
+        type=int,
+        default=10,
+        help="predicates in fewer images are not judged (default: 10)",
+    )
+    _add_measuring_arguments(compare)
+    compare.set_defaults(run=_compare)
+
+
+_PREDICTIONS = (
+    "the authors' .npy, Haystack's .parquet, an SGBench file, an OpenPSG or fair-psgg pickle"
+)
+
+
+def _add_measuring_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--protocol", default="paper", help="whose choices to follow (default: paper)"
+    )
+    verb.add_argument(
         "--split",
         choices=("train", "test", "all"),
         help="default: the images in test_image_ids; where it is empty, all",
     )
-    evaluate.add_argument("--ks", nargs="+", type=int, default=[20, 50, 100], metavar="K")
-    evaluate.add_argument(
+    verb.add_argument("--ks", nargs="+", type=int, default=[20, 50, 100], metavar="K")
+    verb.add_argument("--metrics", nargs="+", metavar="NAME", help="only these, e.g. P-AUC mR zR")
+    verb.add_argument("--training", help="training annotations, for zR, wR and wIMR")
+    verb.add_argument(
         "--no-relation",
         choices=("last", "first"),
         default="last",
         help="where a .npy with one score more than predicates has 'no relation'",
     )
-    evaluate.add_argument("--device", default="cpu")
-    evaluate.add_argument("--out", type=Path, help="also write the report there, as JSON")
-    evaluate.set_defaults(run=_evaluate)
+    verb.add_argument("--confidence", type=float, default=0.95, help="of the intervals")
+    verb.add_argument("--seed", type=int, default=0, help="of the resamples")
+    verb.add_argument("--device", default="cpu")
+    verb.add_argument("--out", type=Path, help="also write the result there, as JSON")
 
 
 def _train(args: argparse.Namespace) -> Outcome:
@@ -105,21 +138,36 @@ def _predict(args: argparse.Namespace) -> Outcome:
 
 
 def _evaluate(args: argparse.Namespace) -> Outcome:
-    """Grade a model's predicate scores: P-AUC, PDD, PDO, and the recalls."""
+    """Grade a model's predicate scores: P-AUC, PDD, PDO, and every recall of the field."""
     from haystack import evaluate
 
     report = evaluate(
-        args.annotations,
-        args.predictions,
-        args.protocol,
-        ks=args.ks,
-        split=args.split,
-        no_relation=args.no_relation,
-        device=args.device,
+        args.annotations, args.predictions, replicates=args.ci, **_measuring_arguments(args)
     )
     if args.out is not None:
         report.save(args.out)
     return Outcome(str(report), report.to_dict())
+
+
+def _compare(args: argparse.Namespace) -> Outcome:
+    """Compare two models on the same images by a paired bootstrap, predicate by predicate."""
+    from haystack import compare
+
+    comparison = compare(
+        args.annotations,
+        *args.predictions,
+        replicates=args.ci,
+        min_images=args.min_images,
+        **_measuring_arguments(args),
+    )
+    if args.out is not None:
+        comparison.save(args.out)
+    return Outcome(str(comparison), comparison.to_dict())
+
+
+def _measuring_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("protocol", "split", "ks", "metrics", "training", "no_relation", "confidence", "seed")
+    return {name: getattr(args, name) for name in (*names, "device")}
 
 
 def _progress(what: str) -> Callable[[int, int, Mapping[str, float]], None]:

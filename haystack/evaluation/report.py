@@ -64,7 +64,7 @@ class Report:
             for key, what in (
                 ("missing_images", "annotated images have no prediction"),
                 ("missing_pairs", "annotated pairs have none (they count as the worst)"),
-                ("ignored_images", "predicted images were not asked for"),
+                ("ignored_images", f"predicted images are not in the split '{self.split}'"),
             )
             if self.support[key]
         ]
@@ -95,13 +95,22 @@ class Report:
         ]
         totals = (self.support[c] for c in counts)
         rows.append(["mean", *(_cell(self.metrics[name]) for name in means), *totals])
+        counted = self.support["predicates"]
+        entered = ", ".join(f"{n} {counted[n]}" for n in means if n in counted)
         header = ["predicate", *columns, "+", "-"]
         if self.uncertainty is not None:
             header.append(f"interval of {columns[0]}")
             for name, row in zip(labelled, rows[:-1], strict=True):
                 row.append(_range(self.uncertainty.per_predicate[name][columns[0]]))
             rows[-1].append(_range(self.uncertainty.metrics[means[0]]))
-        return ["", *aligned(header, rows)]
+        return [
+            "",
+            *aligned(header, rows),
+            f"Means are over the predicates that have a value ({entered}). Lower is better for PDD "
+            "and PDO, higher for the others.",
+            "+ and -: labels. A pair labelled 'no relation' is a negative for every predicate, "
+            "where the protocol says so.",
+        ]
 
     def _recall_table(self) -> list[str]:
         """A row for each recall, a column for each K."""

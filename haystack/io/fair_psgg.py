@@ -89,13 +89,16 @@ class FairPsgg:
                 raise InputError("expected integers [H, W] under 'mask'")
             mask = MaskRuns.from_id_map(mask, len(labels))
         ranking = entry.get("rel_rank")
+        pairs = integers(entry["pairs"], "pairs", 2)
+        if ranking is None:  # rows in the order of importance
+            ranking = -np.arange(len(pairs), dtype=np.float32)
         return relation_scores(
             image_id,
-            integers(entry["pairs"], "pairs", 2),
+            pairs,
             numbers(entry["rel_scores"], "rel_scores", 1 + self._vocabulary.num_predicates),
             predicted_objects(labels, entry.get("bboxes"), mask, self._vocabulary.num_objects),
             repeated_pairs=self._repeated_pairs,
-            pair_ranking=None if ranking is None else numbers(ranking, "rel_rank"),
+            pair_ranking=numbers(ranking, "rel_rank"),
         )
 
 

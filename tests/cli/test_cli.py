@@ -74,7 +74,7 @@ def test_help_lists_every_verb(capsys):
     assert stopped.value.code == 0
     text = capsys.readouterr().out
     verbs = "demo doctor embed cluster segment score propose annotate export merge stats train"
-    for verb in f"{verbs} predict evaluate status".split():
+    for verb in f"{verbs} predict evaluate compare status".split():
         assert f"\n    {verb} " in text
 
 

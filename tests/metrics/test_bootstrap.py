@@ -381,3 +381,12 @@ def test_cuda_gives_the_same_replicates(brute):
     [wanted], [found] = (resample([m.resampler()], 100, seed=0) for m in (here, there))
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-12, equal_nan=True)
+
+
+def test_displaced_resamples_still_give_an_interval_around_the_value():
+    generator = torch.Generator().manual_seed(0)
+    drawn = 2 + torch.rand(1000, 1, generator=generator).double()
+    value, left_out = torch.tensor([1.0]).double(), torch.rand(20, 1, generator=generator).double()
+    bounds = accelerated_interval(value, drawn, left_out, 0.9)
+    assert 0.5 < bounds.low.item() < 0.6
+    assert 1.4 < bounds.high.item() < 1.5

@@ -198,6 +198,11 @@ def accelerated_interval(
     percentile of :math:`z_\alpha` becomes that of
     :math:`z_0 + (z_0 + z_\alpha) / (1 - a (z_0 + z_\alpha))`.
 
+    Where the value lies outside of its own percentile interval, the resamples are displaced as a
+    whole (PDO of few labels is: images that are drawn twice crowd its top ranks), and the
+    correction would shrink to their edge. There the percentile interval is moved so that its
+    median is the value.
+
     Args:
         values: float64 [M], of all images.
         replicates: float64 [B, M].
@@ -222,7 +227,15 @@ def accelerated_interval(
     tails = torch.tensor([[(1 - confidence) / 2], [(1 + confidence) / 2]], dtype=torch.float64)
     shifted = bias + torch.special.ndtri(tails.to(replicates.device))
     levels = torch.special.ndtr(bias + shifted / (1 - skew * shifted))
-    return _between(replicates, levels.where(~values.isnan(), torch.nan))
+    corrected = _between(replicates, levels.where(~values.isnan(), torch.nan))
+    plain = percentile_interval(replicates, confidence)
+    move = values - percentile_interval(replicates, 0.0).low
+    displaced = (values < plain.low) | (values > plain.high)
+    return Bounds(
+        torch.where(displaced, plain.low + move, corrected.low),
+        torch.where(displaced, plain.high + move, corrected.high),
+        corrected.replicates,
+    )
 
 
 def _between(replicates: Tensor, levels: Tensor) -> Bounds:
