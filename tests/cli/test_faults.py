@@ -356,3 +356,31 @@ def test_answers_never_land_on_other_segments(capsys, answered):
     assert (root / "work" / "export" / "annotation.json").read_bytes() == exported
     code, _, err = run(capsys, "export", root / "work")
     one_sentence(err, "image", "answered on other segments")
+
+
+def test_two_models_are_compared(capsys, tmp_path, annotations):
+    for name, seed in (("a", 0), ("b", 1)):
+        table = scores()
+        table[:, 3:] = np.random.default_rng(seed).random((4, 56))
+        np.save(tmp_path / f"{name}.npy", table)
+    argv = ("compare", tmp_path / "a.npy", tmp_path / "b.npy", "--annotations", annotations)
+    code, out, err = run(capsys, *argv, "--ci", 50, "--out", tmp_path / "c.json", "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads((tmp_path / "c.json").read_text())
+    assert "paper" in err
+    code, _, err = run(capsys, *argv, "--ci", 1)
+    assert code == 2
+    one_sentence(err)
+
+
+def test_intervals_and_training_statistics_on_request(capsys, tmp_path, annotations):
+    np.save(tmp_path / "scores.npy", scores())
+    argv = ("evaluate", "--annotations", annotations, "--predictions", tmp_path / "scores.npy")
+    code, out, _ = run(capsys, *argv, "--ci", 20, "--training", "psg-mini", "--json")
+    assert code == 0
+    report = json.loads(out)
+    assert "wR@50" in report["metrics"]
+    assert report["uncertainty"]["replicates"] == 20
+    code, _, err = run(capsys, *argv, "--metrics", "zR")
+    assert code == 2
+    one_sentence(err, "zR", "training")
