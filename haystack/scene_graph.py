@@ -37,7 +37,7 @@ def empty_triplets() -> Triplets:
     return np.empty((0, 3), dtype=np.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Segment:
     """One object of an image: a thing instance or a stuff region.
 

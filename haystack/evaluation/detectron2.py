@@ -87,7 +87,7 @@ class SceneGraphEvaluator:
         predictions, targets = [], []
         for given, output in zip(inputs, outputs, strict=True):
             image_id = str(given["image_id"])
-            if image_id not in self._prepared.targets:
+            if image_id not in self._prepared.graphs:
                 raise InputError(
                     f"the image is not among those to evaluate (split {self._prepared.split!r})",
                     record=f"image {image_id}",

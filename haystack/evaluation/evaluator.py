@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -29,6 +29,8 @@ from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT, SceneGraphMetri
 from haystack.metrics.targets import flatten_targets
 from haystack.scene_graph import Prediction, SceneGraph, SceneGraphDataset, Split
 from haystack.statistics import TripletStatistics
+
+_IMAGES_PER_BATCH = 1024  # where only annotations are looked at
 
 
 def evaluate(
@@ -120,7 +122,6 @@ class Prepared:
         protocol: its choices.
         split: the images that were chosen.
         graphs: image id -> annotations of a chosen image.
-        targets: image id -> the dict that the metrics take.
         statistics: what training showed, or None.
     """
 
@@ -128,12 +129,14 @@ class Prepared:
     protocol: Protocol
     split: Split
     graphs: dict[str, SceneGraph]
-    targets: dict[str, Record]
     statistics: TripletStatistics | None
 
     def target_for(self, image_id: str, prediction: Record) -> Record:
-        """The target of an image, with its masks where they are compared with a prediction's."""
-        target = self.targets[image_id]
+        """The target of an image, with its masks where they are compared with a prediction's.
+
+        Made when it is asked for: tensors of all images would weigh more than their annotations.
+        """
+        target = target_record(self.graphs[image_id])
         if needs_masks(prediction, self.protocol):
             return add_masks(target, self.graphs[image_id], self.dataset, self.protocol)
         return target
@@ -166,11 +169,10 @@ def prepare(
     choices = get_protocol(protocol)
     dataset, path = _dataset(annotations, choices)
     graphs, chosen = _select(dataset, split, path)
-    targets = {graph.image_id: target_record(graph) for graph in graphs}
-    _check_targets(graphs, targets, dataset.vocabulary.num_predicates, choices, path)
-    statistics = None if training is None else _statistics(training, dataset, choices)
     by_id = {graph.image_id: graph for graph in graphs}
-    return Prepared(dataset, choices, chosen, by_id, targets, statistics)
+    _check_targets(graphs, by_id, dataset.vocabulary.num_predicates, choices, path)
+    statistics = None if training is None else _statistics(training, dataset, choices)
+    return Prepared(dataset, choices, chosen, by_id, statistics)
 
 
 def measure(
@@ -265,25 +267,27 @@ def _fingerprint(statistics: TripletStatistics) -> dict[str, Any]:
 
 def _check_targets(
     graphs: Sequence[SceneGraph],
-    targets: dict[str, Record],
+    by_id: Mapping[str, SceneGraph],
     num_predicates: int,
     protocol: Protocol,
     path: Path | None,
 ) -> None:
     """Refuse bad annotations before anything is read of the predictions."""
-    if len(targets) != len(graphs):
+    if len(by_id) != len(graphs):
         ids = [graph.image_id for graph in graphs]
         twice = next(image_id for image_id in ids if ids.count(image_id) > 1)
         raise InputError("the image is annotated twice; keep one record", path=path, record=twice)
     try:
-        flatten_targets(list(targets.values()), num_predicates, protocol)
+        for start in range(0, len(graphs), _IMAGES_PER_BATCH):
+            part = [target_record(graph) for graph in graphs[start : start + _IMAGES_PER_BATCH]]
+            flatten_targets(part, num_predicates, protocol)
     except InputError as error:
         raise InputError(error.message, path=path, record=error.record) from error
 
 
 def _accumulate(metrics: SceneGraphMetrics, source: PredictionSource, prepared: Prepared) -> int:
     """Feed every target with its prediction or none; returns the number of images ignored."""
-    targets = prepared.targets
+    graphs = prepared.graphs
     seen: set[str] = set()
     ignored = 0
 
@@ -296,7 +300,7 @@ def _accumulate(metrics: SceneGraphMetrics, source: PredictionSource, prepared: 
                     "the image is predicted twice; keep one", record=f"image {image_id}"
                 )
             seen.add(image_id)
-            if image_id not in targets:
+            if image_id not in graphs:
                 ignored += 1
                 continue
             record = prediction_record(image)
@@ -311,11 +315,13 @@ def _accumulate(metrics: SceneGraphMetrics, source: PredictionSource, prepared: 
     if len(seen) == ignored:
         raise InputError(
             "the predictions share no image with the annotations; ids there: "
-            f"{_some(seen)}; ids here: {_some(targets)}",
+            f"{_some(seen)}; ids here: {_some(graphs)}",
             path=source.path,
         )
-    absent = [target for image_id, target in targets.items() if image_id not in seen]
-    metrics.update([None] * len(absent), absent)
+    absent = [graph for image_id, graph in graphs.items() if image_id not in seen]
+    for start in range(0, len(absent), _IMAGES_PER_BATCH):
+        part = [target_record(graph) for graph in absent[start : start + _IMAGES_PER_BATCH]]
+        metrics.update([None] * len(part), part)
     return ignored
 
 

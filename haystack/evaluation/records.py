@@ -22,7 +22,7 @@ from haystack.scene_graph import (
 
 Record = dict[str, Any]
 
-_PAIRS_PER_BATCH = 2**15
+_PAIRS_PER_BATCH = 2**16
 _BYTES_PER_BATCH = 2**28
 
 
