@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,12 +65,16 @@ def send(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Ten
     return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 
-def expand(sizes: Sequence[int], device: torch.device) -> Tensor:
-    """0, 0, ..., 1, 1, ...: index i as often as ``sizes[i]`` says, int64."""
-    counts = send(sizes, torch.int64, device)
-    return torch.repeat_interleave(
-        torch.arange(len(sizes), device=device), counts, output_size=sum(sizes)
-    )
+def expand(
+    sizes: Sequence[int], device: torch.device, values: Sequence[int] | None = None
+) -> Tensor:
+    """``values[i]``, by default i, as often as ``sizes[i]`` says, one after another, int64."""
+    values = range(len(sizes)) if values is None else values
+    if device.type == "cpu":  # several times torch.repeat_interleave's speed
+        repeated = np.repeat(np.fromiter(values, np.int64), np.fromiter(sizes, np.int64))
+        return torch.from_numpy(repeated)
+    counts, each = (send(x, torch.int64, device) for x in (sizes, values))
+    return torch.repeat_interleave(each, counts, output_size=sum(sizes))
 
 
 def gather(
@@ -79,9 +84,34 @@ def gather(
     if not parts:
         return torch.empty(0, *shape, dtype=dtype, device=device)
     if len({part.device for part in parts}) > 1:
-        parts = [part.to(device, non_blocking=True) for part in parts]
+        parts = [move(part, device) for part in parts]
     with torch.no_grad():
-        return torch.cat(list(parts)).to(device, dtype, non_blocking=True)
+        return move(torch.cat(list(parts)), device, dtype)
+
+
+def move(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """The tensor on ``device``; waits only where values go to the CPU, which reads them at once."""
+    return tensor.to(device, dtype or tensor.dtype, non_blocking=device.type != "cpu")
+
+
+def adjoining(parts: Sequence[Tensor]) -> Tensor | None:
+    """The concatenation as a view, where parts follow each other in memory; None otherwise.
+
+    So lie the images of a batch that were split off one tensor, which is what models return.
+    """
+    if not parts or not parts[0].is_contiguous():
+        return None
+    first = parts[0].detach()
+    dtype, strides, tail = first.dtype, first.stride(), first.shape[1:]
+    storage, end, rows = first.untyped_storage()._cdata, first.storage_offset(), 0
+    for part in parts:
+        if part.storage_offset() != end or part.untyped_storage()._cdata != storage:
+            return None
+        if part.dtype != dtype or part.stride() != strides or part.shape[1:] != tail:
+            return None
+        rows += part.shape[0]
+        end += part.shape[0] * strides[0]
+    return first.as_strided((rows, *tail), strides)
 
 
 class Buffer:

@@ -16,6 +16,7 @@ from haystack.metrics.batch import (
     fields,
     gather,
     lengths,
+    move,
     record_name,
 )
 from haystack.metrics.functional.matching import (
@@ -187,7 +188,7 @@ class _Regions:
         return object_pairs(truths, predictions, self.device)
 
     def _to(self, value: Any) -> Tensor:
-        return as_tensor(value).to(self.device, non_blocking=True)
+        return move(as_tensor(value), self.device)
 
 
 @dataclass(frozen=True, eq=False)

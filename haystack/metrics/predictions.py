@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,12 +19,14 @@ from haystack.errors import InputError
 from haystack.metrics.batch import (
     Buffer,
     Record,
+    adjoining,
     as_tensor,
     expand,
     fields,
     gather,
     keys_of,
     lengths,
+    move,
     record_name,
     send,
     shape_error,
@@ -31,7 +34,7 @@ from haystack.metrics.batch import (
 from haystack.metrics.functional import relation_probabilities
 from haystack.metrics.functional.tensors import on_host, row_maxima
 
-_BLOCK = 2**12
+_BLOCK = 2**13
 """Rows of scores that are read at once on the CPU."""
 
 PROBLEMS = (
@@ -159,7 +162,7 @@ def flatten_predictions(
         read = _Scores(relation_probabilities(read.values, no_relation), None, None)
         no_relation = 1 - read.values.sum(1)
     all_pairs = gather(pairs, (2,), torch.int64, device)
-    subjects, objects = all_pairs.T.contiguous()
+    subjects, objects = (column.contiguous() for column in all_pairs.unbind(1))
     row_of_slot, outside, repeated = _slots(
         subjects, objects, sizes, num_objects, keep_repeated=keep_repeated
     )
@@ -204,12 +207,12 @@ def _pairs_and_scores(
         if len(shape) != 2 or shape[1] != 2 or rows.dtype.is_floating_point:
             raise shape_error("integer pairs [R, 2]", rows, number, records)
         if values.shape != (shape[0], num_predicates) or not values.dtype.is_floating_point:
-            raise shape_error(
-                f"floating-point scores [{shape[0]}, {num_predicates}], one row for each pair",
-                values,
-                number,
-                records,
+            expected = (
+                f"floating-point scores [{shape[0]}, {num_predicates}], one row for each pair"
             )
+            if values.shape == (shape[0], num_predicates + 1):
+                expected += " (drop the no-relation column and pass it as no_relation)"
+            raise shape_error(expected, values, number, records)
     return pairs, scores
 
 
@@ -230,22 +233,24 @@ class _Scores(NamedTuple):
 def _read_scores(
     parts: Sequence[Tensor], num_predicates: int, device: torch.device, buffer: Buffer
 ) -> _Scores:
-    if not parts or {(x.dtype, on_host(x)) for x in parts} != {(torch.float32, True)}:
-        return _Scores(gather(parts, (num_predicates,), torch.float32, device), None, None)
-    if device.type != "cpu":
-        return _Scores(gather(parts, (num_predicates,), torch.float32, device), None, None)
+    values = adjoining(parts)
+    kinds = {(device.type, torch.float32), *((x.device.type, x.dtype) for x in parts)}
+    if not parts or kinds != {("cpu", torch.float32)}:
+        if values is None:
+            values = gather(parts, (num_predicates,), torch.float32, device)
+        return _Scores(move(values.detach(), device, torch.float32), None, None)
     sizes = lengths(parts)
-    values = parts[0].detach() if len(parts) == 1 else buffer.take(sum(sizes), num_predicates)
+    gathered = buffer.take(sum(sizes), num_predicates) if values is None else values
     best, totals = [], []
     with torch.no_grad():
         # A few thousand rows at a time stay in the cache while they are copied and looked at.
         for first, last, begin, end in _blocks(sizes):
-            block = values[begin:end]
-            if len(parts) > 1:
+            block = gathered[begin:end]
+            if values is None:
                 torch.cat(list(parts[first:last]), out=block)
             best.append(row_maxima(block))
             totals.append(block.sum())
-        return _Scores(values, torch.cat(best), torch.stack(totals))
+    return _Scores(gathered, torch.cat(best), torch.stack(totals))
 
 
 def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
@@ -301,40 +306,48 @@ def _slots(
     num_objects: Sequence[int],
     *,
     keep_repeated: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Row of each slot; which pairs name an object that is not there; which come again."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Row of each slot; which pairs name an object that is not there; which come again.
+
+    The flags are None where none is set, as far as that can be said without a wait.
+    """
     device = subjects.device
     slots = [0, *accumulate(n * n for n in num_objects)]
-    counts = send(sizes, torch.int64, device)
-    size, begin = (
-        torch.repeat_interleave(send(x, torch.int64, device), counts, output_size=len(subjects))
-        for x in (num_objects, slots[:-1])
-    )
-    outside = torch.minimum(subjects, objects) < 0
-    outside |= torch.maximum(subjects, objects) >= size
-    # Pairs out of range go to one slot too many, which is cut off.
-    slot = torch.addcmul(begin + objects, subjects, size).masked_fill_(outside, slots[-1])
+    size = expand(sizes, device, num_objects)
+    slot = torch.mul(subjects, size).add_(objects).add_(expand(sizes, device, slots[:-1]))
+    wrong = torch.maximum(subjects, objects) >= size
+    wrong |= torch.minimum(subjects, objects) < 0
+    outside = None if on_host(wrong) and not wrong.numpy().any() else wrong
+    if outside is not None:  # Such pairs go to one slot too many, which is cut off.
+        slot.masked_fill_(outside, slots[-1])
     rows = torch.arange(len(subjects), device=device)
     row_of_slot = torch.full((slots[-1] + 1,), -1, dtype=torch.int64, device=device)
     if keep_repeated:
         row_of_slot = row_of_slot.scatter_reduce(0, slot, rows, "amin", include_self=False)
-        return row_of_slot[:-1], outside, torch.zeros_like(outside)
+        return row_of_slot[:-1], outside, None
     row_of_slot.scatter_(0, slot, rows)
-    repeated = (row_of_slot.index_select(0, slot) != rows) & ~outside
-    return row_of_slot[:-1], outside, repeated
+    if outside is None and np.count_nonzero(row_of_slot.numpy() >= 0) == len(rows):
+        return row_of_slot[:-1], None, None
+    repeated = row_of_slot.index_select(0, slot) != rows
+    return row_of_slot[:-1], outside, repeated if outside is None else repeated & ~outside
 
 
 def _problems(
-    read: _Scores, outside: Tensor, repeated: Tensor, images: Tensor, num_images: int
+    read: _Scores,
+    outside: Tensor | None,
+    repeated: Tensor | None,
+    images: Tensor,
+    num_images: int,
 ) -> Tensor | None:
     scores = read.values
-    if on_host(scores):
+    if on_host(scores) and outside is None and repeated is None:
         # A sum of finite scores may overflow, but one with a NaN or an infinity is not finite.
         totals = scores.sum() if read.total is None else read.total
-        if bool(torch.isfinite(totals).all()) and not (outside | repeated).any():
+        if bool(torch.isfinite(totals).all()):
             return None
     # NaN is both the least and the greatest of its row; cheaper than asking every score.
     infinite = ~(torch.isfinite(scores.amin(1)) & torch.isfinite(scores.amax(1)))
-    flags = torch.stack([infinite, outside, repeated]).to(torch.int64)
+    none = torch.zeros_like(infinite)
+    flags = torch.stack([infinite, *(none if x is None else x for x in (outside, repeated))])
     problems = torch.zeros(len(PROBLEMS), num_images, dtype=torch.int64, device=scores.device)
-    return problems.index_add_(1, images, flags) > 0
+    return problems.index_add_(1, images, flags.to(torch.int64)) > 0

@@ -188,7 +188,7 @@ def _hits(
     predicates = annotated.triplet_predicates
     if batch.objects is None:
         rows = predicted.row_of_slot[annotated.triplet_slots]
-        inside = ranks_of(predicted.scores[rows.clamp(min=0)], predicates)
+        inside = ranks_of(predicted.scores.index_select(0, rows.clamp(min=0)), predicates)
         hits = FirstHits(rows.where(inside == 0, -1), rows, rows)
         return hits, inside.where(rows >= 0, -1)
     links = link_batch(batch, predicted)

@@ -98,13 +98,17 @@ class Cells:
 
     def numerators(self, columns: Sequence[Column]) -> Tensor:
         """What to sum over groups, int64 [G, Q, K], in units of ``1 / UNIT``."""
-        pooled = _pooled(columns, self.hits.device)[:, None]
-        return torch.where(pooled, self.hits * UNIT, recall_shares(self.hits, self.sizes))
+        shares = recall_shares(self.hits, self.sizes)
+        if not any(column.pooled for column in columns):
+            return shares
+        return torch.where(_pooled(columns, shares.device)[:, None], self.hits * UNIT, shares)
 
     def denominators(self, columns: Sequence[Column]) -> Tensor:
         """How much each group counts, int64 [G, Q]."""
-        pooled = _pooled(columns, self.hits.device)
-        return torch.where(pooled, self.sizes, (self.sizes > 0).to(torch.int64))
+        present = (self.sizes > 0).to(torch.int64)
+        if not any(column.pooled for column in columns):
+            return present
+        return torch.where(_pooled(columns, present.device), self.sizes, present)
 
 
 def image_cells(

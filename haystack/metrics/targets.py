@@ -1,7 +1,7 @@
 """Annotations of a batch, from one dict an image to flat tensors.
 
-They are prepared on the device where they lie: on the CPU, where a data loader leaves them, their
-counts are known without asking an accelerator.
+They are prepared on the CPU, where a data loader leaves them, so that their counts are known
+without asking an accelerator; with NumPy, which starts on arrays this small in less time.
 """
 
 from __future__ import annotations
@@ -9,22 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import fields as fields_of
-from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from haystack.errors import InputError
 from haystack.metrics.batch import (
     Record,
-    expand,
     fields,
     gather,
     keys_of,
     lengths,
     record_name,
-    send,
     shape_error,
 )
 from haystack.metrics.protocols import Protocol
@@ -83,27 +82,32 @@ class Targets:
         return replace(self, **tensors)
 
 
+Numbers = NDArray[np.int64]
+_CPU = torch.device("cpu")
+
+
 class _Slots:
     """Numbers of ordered pairs of objects: image after image, then subject, then object."""
 
-    def __init__(self, num_objects: Sequence[int], device: torch.device) -> None:
-        begins = [0, *accumulate(n * n for n in num_objects)]
-        self.begins = send(begins[:-1], torch.int64, device)
-        self.ends = send(begins[1:], torch.int64, device)
-        self.sizes = send(num_objects, torch.int64, device)
-        self.first_object = send([0, *accumulate(num_objects)][:-1], torch.int64, device)
+    def __init__(self, num_objects: Sequence[int]) -> None:
+        self.sizes = np.array(num_objects, np.int64)
+        self.ends = np.cumsum(self.sizes * self.sizes)
+        self.begins = self.ends - self.sizes * self.sizes
+        self.first_object = np.cumsum(self.sizes) - self.sizes
 
-    def number(self, images: Tensor, subjects: Tensor, objects: Tensor) -> Tensor:
+    def number(self, images: Numbers, subjects: Numbers, objects: Numbers) -> Numbers:
         return self.begins[images] + subjects * self.sizes[images] + objects
 
-    def locate(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+    def locate(self, slots: Numbers) -> tuple[Numbers, Numbers]:
         """Image [A], and numbers of subject and object [A, 2]."""
-        images = torch.searchsorted(self.ends, slots, right=True)
-        inside = slots - self.begins[images]
-        sizes = self.sizes[images]
-        subjects = torch.div(inside, sizes, rounding_mode="floor")
-        pair = torch.stack([subjects, inside - subjects * sizes], dim=1)
-        return images, pair + self.first_object[images][:, None]
+        images = np.searchsorted(self.ends, slots, side="right")
+        inside, sizes, first = slots - self.begins[images], self.sizes[images], self.first_object
+        objects = np.empty((len(slots), 2), np.int64)
+        subjects = inside // sizes
+        objects[:, 0] = subjects
+        objects[:, 1] = inside - subjects * sizes
+        objects += first[images, None]
+        return images, objects
 
 
 def flatten_targets(targets: Sequence[Record], num_predicates: int, protocol: Protocol) -> Targets:
@@ -116,7 +120,7 @@ def flatten_targets(targets: Sequence[Record], num_predicates: int, protocol: Pr
         protocol: what -1 and repetitions mean.
 
     Returns:
-        The annotations, on the device of the dicts' tensors.
+        The annotations, on the CPU.
 
     Raises:
         InputError: a key is missing, a shape or an index does not fit, or a triple is labelled
@@ -125,7 +129,6 @@ def flatten_targets(targets: Sequence[Record], num_predicates: int, protocol: Pr
     labels = fields(targets, "labels")
     num_objects = lengths(labels)
     parts = _rows(fields(targets, "relations"), targets)
-    device = parts[0].device if parts else torch.device("cpu")
     num_positive = sum(lengths(parts))
     refused = []
     if "neg_relations" in keys_of(targets):
@@ -133,78 +136,82 @@ def flatten_targets(targets: Sequence[Record], num_predicates: int, protocol: Pr
     if refused:
         with_negatives = [targets[i] for i in refused]
         parts += _rows(fields(with_negatives, "neg_relations"), with_negatives)
-    table = gather(parts, (3,), torch.int64, device)
-    owners = send([*range(len(targets)), *refused], torch.int64, device)
-    images = owners[expand(lengths(parts), device)]
-    slots = _Slots(num_objects, device)
+    table = gather(parts, (3,), torch.int64, _CPU).numpy()
+    images = np.repeat([*range(len(targets)), *refused], lengths(parts))
+    slots = _Slots(num_objects)
     _check_rows(table, images, slots.sizes, num_predicates, targets)
 
     number = slots.number(images, table[:, 0], table[:, 1])
     keys = number * num_predicates + table[:, 2]
     whole = table[:, 2] == NO_RELATION
     true, false = keys[:num_positive], keys[num_positive:]
-    if bool(whole.any()):
+    if whole.any():
         true, false = true[~whole[:num_positive]], false[~whole[num_positive:]]
         if protocol.no_relation_rows == "negative-for-all":
-            every = torch.arange(num_predicates, device=device)
-            false = torch.cat([false, (number[whole, None] * num_predicates + every).flatten()])
-    distinct = torch.unique(true)
-    triplets = distinct if protocol.repeated_triplets == "merge" else torch.sort(true).values
+            every = np.arange(num_predicates)
+            negatives = number[whole, None] * num_predicates + every
+            false = np.concatenate([false, negatives.ravel()])
+    ascending = np.sort(true)
+    distinct = _distinct(ascending)
+    triplets = distinct if protocol.repeated_triplets == "merge" else ascending
     if protocol.repeated_labels == "merge":
         true = distinct
         if len(false):
-            false = torch.unique(false)
+            false = _distinct(np.sort(false))
             _check_contradictions(true, false, slots, num_predicates, targets)
-    classes = gather(labels, (), torch.int64, device)
-    columns = _triplet_fields(triplets, classes, slots, num_predicates, protocol)
+    classes = gather(labels, (), torch.int64, _CPU).numpy()
+    columns = _triplet_fields(triplets, slots, num_predicates, protocol)
+    objects, predicates = columns["triplet_objects"], columns["triplet_predicates"]
+    columns["triplet_classes"] = np.concatenate([classes[objects], predicates[:, None]], axis=1)
     if true is triplets and not len(false) and protocol.self_relations == "keep":
         columns |= _labels_of_triplets(columns)
     else:
         columns |= _label_fields(true, false, slots, num_predicates)
-    return Targets(num_objects=num_objects, labels=classes, **columns)
+    counts = np.bincount(columns["triplet_images"], minlength=len(targets))
+    pairs = np.bincount(columns["triplet_images"][columns["first_of_pair"]], minlength=1)
+    return Targets(
+        num_objects=num_objects,
+        num_triplets=tuple(counts.tolist()),
+        num_pairs=int(pairs.max()),
+        labels=torch.from_numpy(classes),
+        **{name: torch.from_numpy(values) for name, values in columns.items()},
+    )
 
 
 def _triplet_fields(
-    keys: Tensor, classes: Tensor, slots: _Slots, num_predicates: int, protocol: Protocol
-) -> dict[str, Any]:
-    slot = torch.div(keys, num_predicates, rounding_mode="floor")
+    keys: Numbers, slots: _Slots, num_predicates: int, protocol: Protocol
+) -> dict[str, NDArray[Any]]:
+    slot = keys // num_predicates
     images, objects = slots.locate(slot)
     if protocol.self_relations == "drop":
         other = objects[:, 0] != objects[:, 1]
         keys, slot, images, objects = keys[other], slot[other], images[other], objects[other]
-    predicates = keys - slot * num_predicates
-    first = torch.ones_like(slot, dtype=torch.bool)
-    first[1:] = slot[1:] != slot[:-1]
-    num_images = len(slots.sizes)
     return {
-        "num_triplets": tuple(torch.bincount(images, minlength=num_images).tolist()),
-        "num_pairs": max(torch.bincount(images[first], minlength=1).tolist()),
         "triplet_slots": slot,
-        "triplet_predicates": predicates,
+        "triplet_predicates": keys - slot * num_predicates,
         "triplet_images": images,
         "triplet_objects": objects,
-        "triplet_classes": torch.cat([classes[objects], predicates[:, None]], dim=1),
-        "first_of_pair": first,
+        "first_of_pair": _is_new(slot),
     }
 
 
-def _labels_of_triplets(columns: Mapping[str, Any]) -> dict[str, Tensor]:
+def _labels_of_triplets(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The labels where the triplets are all that is labelled."""
     same = ("slots", "predicates", "images", "objects")
     labels = {f"label_{name}": columns[f"triplet_{name}"] for name in same}
     first = columns["first_of_pair"]
     pairs = {f"pair_{name}": columns[f"triplet_{name}"][first] for name in same if name != same[1]}
-    return labels | pairs | {"label_signs": torch.ones_like(columns["triplet_slots"])}
+    return labels | pairs | {"label_signs": np.ones_like(columns["triplet_slots"])}
 
 
 def _label_fields(
-    true: Tensor, false: Tensor, slots: _Slots, num_predicates: int
-) -> dict[str, Tensor]:
-    keys = torch.cat([true, false])
-    slot = torch.div(keys, num_predicates, rounding_mode="floor")
-    signs = torch.ones_like(keys)
+    true: Numbers, false: Numbers, slots: _Slots, num_predicates: int
+) -> dict[str, NDArray[Any]]:
+    keys = np.concatenate([true, false])
+    slot = keys // num_predicates
+    signs = np.ones_like(keys)
     signs[len(true) :] = -1
-    pair_slots = torch.unique(slot)
+    pair_slots = _distinct(np.sort(slot))
     pair_images, pair_objects = slots.locate(pair_slots)
     label_images, label_objects = slots.locate(slot)
     return {
@@ -217,6 +224,17 @@ def _label_fields(
         "pair_images": pair_images,
         "pair_objects": pair_objects,
     }
+
+
+def _is_new(ascending: Numbers) -> NDArray[np.bool_]:
+    """Whether a number differs from the one before it."""
+    new = np.ones(len(ascending), np.bool_)
+    np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
+    return new
+
+
+def _distinct(ascending: Numbers) -> Numbers:
+    return ascending[_is_new(ascending)]
 
 
 def _rows(parts: Sequence[Tensor], records: Sequence[Record]) -> list[Tensor]:
@@ -237,21 +255,21 @@ def _rows(parts: Sequence[Tensor], records: Sequence[Record]) -> list[Tensor]:
 
 
 def _check_rows(
-    table: Tensor,
-    images: Tensor,
-    sizes: Tensor,
+    table: Numbers,
+    images: Numbers,
+    sizes: Numbers,
     num_predicates: int,
     targets: Sequence[Record],
 ) -> None:
-    objects = ((table[:, :2] < 0) | (table[:, :2] >= sizes[images, None])).any(1)
+    pairs = table[:, :2]
+    ends = (pairs < 0) | (pairs >= sizes[images, None])
+    objects = ends[:, 0] | ends[:, 1]
     predicates = (table[:, 2] < NO_RELATION) | (table[:, 2] >= num_predicates)
     wrong = objects | predicates
-    if bool(wrong.any()):
-        row = int(wrong.nonzero()[0, 0])
+    if wrong.any():
+        row = int(wrong.argmax())
         image = int(images[row])
-        what, high = (
-            ("object", int(sizes[image])) if bool(objects[row]) else ("predicate", num_predicates)
-        )
+        what, high = ("object", sizes[image]) if objects[row] else ("predicate", num_predicates)
         raise InputError(
             f"the index of the {what} in the relation {table[row].tolist()} is out of range; "
             f"there are {high} {what}s",
@@ -260,12 +278,12 @@ def _check_rows(
 
 
 def _check_contradictions(
-    true: Tensor, false: Tensor, slots: _Slots, num_predicates: int, targets: Sequence[Record]
+    true: Numbers, false: Numbers, slots: _Slots, num_predicates: int, targets: Sequence[Record]
 ) -> None:
-    both = true[torch.isin(true, false)]
+    both = np.intersect1d(true, false, assume_unique=True)
     if len(both):
         images, objects = slots.locate(both[:1] // num_predicates)
-        image = int(images)
+        image = int(images[0])
         subject, target = (objects[0] - slots.first_object[image]).tolist()
         raise InputError(
             f"the triple (subject {subject}, object {target}, predicate "

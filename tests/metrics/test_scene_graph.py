@@ -252,7 +252,11 @@ def test_logits_become_the_softmax_over_predicates_and_no_relation():
         ({"pairs": torch.tensor([[0, 1], [0, 1]])}, "given twice"),
         ({"pairs": torch.tensor([[0, 1]])}, r"expected floating-point scores \[1, 3\]"),
         ({"pairs": torch.rand(2, 2)}, "expected integer pairs"),
-        ({"scores": torch.rand(2, 4)}, r"expected floating-point scores \[2, 3\]"),
+        ({"scores": torch.rand(2, 5)}, r"scores \[2, 3\], one row for each pair, got \[2, 5\]"),
+        (
+            {"scores": torch.rand(2, 4)},
+            r"scores \[2, 3\], .*drop the no-relation column and pass it as no_relation",
+        ),
         ({"no_relation": torch.rand(3)}, r"expected no_relation \[2\]"),
         ({"relations": torch.tensor([[0, 2, 0]])}, r"object in the relation \[0, 2, 0\]"),
         ({"relations": torch.tensor([[0, 1, 3]])}, r"predicate in the relation \[0, 1, 3\]"),
@@ -270,6 +274,17 @@ def test_what_does_not_fit_is_an_error_that_names_the_image(changes, message):
     # Nothing of the refused batch was counted.
     metric.update(*lists([image()]))
     same(metric.compute(), compute([image()], 3))
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 2], [2, 0, 1], [1, 1, 2]])
+def test_scores_that_lie_in_one_tensor_count_as_those_that_do_not(order):
+    whole = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
+    for scores in (whole[:, :3].contiguous(), whole[:, :3], whole[:, :3].contiguous()[1:]):
+        parts = scores[:6].split([2, 2, len(scores) - 4])
+        views = [part if len(part) == 2 else part.repeat(2, 1) for part in parts]
+        images = [image(scores=views[i]) for i in order]
+        copies = [image(scores=views[i].clone()) for i in order]
+        same(compute(images, 3), compute(copies, 3))
 
 
 @pytest.mark.parametrize("key", ["pairs", "scores", "labels", "relations"])

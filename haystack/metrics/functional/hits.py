@@ -100,11 +100,14 @@ def link_triplets(
 
 def _stands_for(matches: Matches, truths: Tensor) -> Tensor:
     """Which predicted objects match one of ``truths``, bool [predictions]."""
-    wanted = torch.zeros(len(matches.pairs.truth_images), dtype=torch.int64, device=truths.device)
-    wanted[truths] = 1
-    found = wanted[matches.pairs.truth] * matches.matched
-    predictions = matches.pairs.predicted_images
-    return torch.zeros_like(predictions).index_add_(0, matches.pairs.predicted, found) > 0
+    pairs = matches.pairs
+    wanted = torch.zeros(len(pairs.truth_images), dtype=torch.bool, device=truths.device)
+    wanted[truths] = True
+    found = wanted.index_select(0, pairs.truth) & matches.matched
+    kept = where_true(found)  # few, where they can be told
+    counts = torch.zeros_like(pairs.predicted_images)
+    owners = pairs.predicted.index_select(0, kept)
+    return counts.index_add_(0, owners, found.index_select(0, kept).to(torch.int64)) > 0
 
 
 def _matched(matches: Matches, truth: Tensor, predicted: Tensor) -> Tensor:

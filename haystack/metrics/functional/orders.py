@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -214,7 +215,8 @@ class _Rows:
         while width >= 4 * limit:
             width //= 2
             padded = torch.maximum(padded[:, :width], padded[:, width : 2 * width])
-        return padded.kthvalue(width - limit + 1, dim=1).values
+        # NumPy's sort of short rows is vectorised, and several times as fast as a selection.
+        return torch.from_numpy(np.sort(padded.numpy(), axis=1)[:, width - limit].copy())
 
     def least(self, images: Tensor, values: Tensor, counted: Tensor) -> Tensor:
         """The least counted value of each image, inf where there is none, float32 [num_images]."""

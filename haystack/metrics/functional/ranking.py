@@ -64,5 +64,5 @@ def ranks_of(scores: Tensor, predicates: Tensor) -> Tensor:
     """
     own = scores.gather(1, predicates[:, None])
     columns = torch.arange(scores.shape[1], device=scores.device)
-    ahead = (scores > own) | ((scores == own) & (columns < predicates[:, None]))
+    ahead = torch.where(columns < predicates[:, None], scores >= own, scores > own)
     return ahead.sum(1)

@@ -12,9 +12,6 @@ from torch import Tensor
 
 from haystack.errors import InputError
 
-_BLOCK = 2**14
-"""Rows of scores that are reduced at once on the CPU."""
-
 
 def result_dtype(device: torch.device) -> torch.dtype:
     """The dtype of a metric's value: float64, or float32 where the device has nothing wider."""
@@ -67,19 +64,12 @@ def where_true(mask: Tensor) -> Tensor:
 
 
 def row_maxima(scores: Tensor) -> Tensor:
-    """The largest of each row of ``scores`` [R, P], [R]."""
-    if not on_host(scores) or len(scores) == 0:
+    """The largest of each row of ``scores`` float32 [R, P], [R]; NaN where a row holds one."""
+    if not on_host(scores) or scores.numel() == 0:
         return scores.amax(1)
-    # Blocks fit into the cache, and so does what is made of them on the way.
-    return torch.cat([_folded_maxima(block) for block in scores.split(_BLOCK)])
-
-
-def _folded_maxima(scores: Tensor) -> Tensor:
-    # Folding halves onto each other is vectorised, unlike a reduction of short rows.
-    while (width := scores.shape[1]) >= 12:
-        half = (width + 1) // 2  # of an odd width the halves share a column
-        scores = torch.maximum(scores[:, :half], scores[:, width - half :])
-    return scores.amax(1)
+    # Unlike a reduction along an axis, NumPy's over segments is vectorised for rows this short.
+    begins = np.arange(0, scores.numel(), scores.shape[1])
+    return torch.from_numpy(np.maximum.reduceat(scores.detach().numpy().ravel(), begins))
 
 
 def descending_keys(scores: Tensor, groups: Tensor | None = None) -> Tensor:
