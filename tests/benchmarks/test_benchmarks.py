@@ -1,0 +1,110 @@
+"""The benchmarks run and say what they should; how fast anything is, no test can know."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_TINY = {
+    "images": 6,
+    "objects": 4,
+    "predicates": 5,
+    "relations": 2,
+    "detections": 6,
+    "sgdet-images": 3,
+    "stream-images": 9,
+    "haystack-images": 12,
+    "haystack-labels": 30,
+    "authors-images": 6,
+    "kaihuatang-images": 3,
+    "mask-images": 2,
+    "height": 30,
+    "width": 40,
+    "segments": 4,
+    "repeat": 1,
+}
+
+
+def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, str(_ROOT / "benchmarks" / script), *arguments],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    sizes = [f"--{name}={value}" for name, value in _TINY.items()]
+    done = _run("metrics.py", "--json", f"--scratch={tmp_path_factory.mktemp('b')}", *sizes)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_every_part_measures_ours_without_any_peer(
+    benchmark: subprocess.CompletedProcess[str],
+) -> None:
+    answer = json.loads(benchmark.stdout)
+    parts = [row["part"] for row in answer["rows"]]
+    assert set(parts) == {"predcls", "haystack", "masks", "sgdet", "training"}
+    assert all(row["ours"] > 0 for row in answer["rows"])
+
+
+def test_a_goal_without_its_peer_is_neither_met_nor_missed(
+    benchmark: subprocess.CompletedProcess[str],
+) -> None:
+    rows = json.loads(benchmark.stdout)["rows"]
+    alone = [row for row in rows if row["peer"].endswith("not given")]
+    assert len(alone) >= 8
+    for row in alone:
+        assert (row["theirs"], row["ratio"], row["met"]) == (None, None, None)
+
+
+def test_the_machine_is_named_and_the_table_goes_to_stderr(
+    benchmark: subprocess.CompletedProcess[str],
+) -> None:
+    machine = json.loads(benchmark.stdout)["machine"]
+    assert machine["cpu"]
+    assert machine["threads"] == 1
+    assert f"Machine: cpu {machine['cpu']}, cores {machine['cores']}" in benchmark.stderr
+    assert "| part" in benchmark.stderr
+
+
+def test_memory_of_a_stream_is_that_of_its_own_process(
+    benchmark: subprocess.CompletedProcess[str],
+) -> None:
+    rows = json.loads(benchmark.stdout)["rows"]
+    memory = next(row for row in rows if row["unit"] == "MiB")
+    assert 50 < memory["ours"] < 4096
+
+
+def test_parity_without_a_peer_compares_nothing_and_fails() -> None:
+    done = _run("parity.py", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {}
+    assert "kt: its peer is not given" in done.stderr
+
+
+_WRONG_SCRIPT = """
+def calc_scores(results, annotations):
+    row = {"auc": 0.5, "dd": 0.5, "do": 0.5}
+    return {name: row for name in annotations["predicate_classes"]}
+"""
+
+
+def test_parity_fails_where_a_peer_says_something_else(tmp_path: Path) -> None:
+    script = tmp_path / "calc_metrics.py"
+    script.write_text(_WRONG_SCRIPT)
+    done = _run("parity.py", "--authors-script", str(script), "--images=12", "--seeds=1", "--json")
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["haystack-v1"]["12 predicates"]["PDD"] > 0.01
+    assert "DIFFERS" in done.stderr
