@@ -52,7 +52,8 @@ def add_verbs(verbs: Any) -> None:
     compare = verbs.add_parser(
         "compare", help="say where two models really differ", description=_compare.__doc__
     )
-    compare.add_argument("predictions", nargs=2, metavar=("A", "B"), help=_PREDICTIONS)
+    compare.add_argument("a", metavar="A", help=_PREDICTIONS)
+    compare.add_argument("b", metavar="B", help="the same of the other model")
     compare.add_argument("--annotations", required=True, help="PSG or Haystack JSON, or psg-mini")
     compare.add_argument(
         "--ci", type=int, default=1000, metavar="N", help="resamples of the images (default: 1000)"
@@ -155,7 +156,8 @@ def _compare(args: argparse.Namespace) -> Outcome:
 
     comparison = compare(
         args.annotations,
-        *args.predictions,
+        args.a,
+        args.b,
         replicates=args.ci,
         min_images=args.min_images,
         **_measuring_arguments(args),

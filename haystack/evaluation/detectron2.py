@@ -6,6 +6,7 @@ ask for no more than these three methods.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ from torch import Tensor
 
 from haystack.errors import InputError
 from haystack.evaluation.evaluator import prepare
-from haystack.metrics.scene_graph import PER_PREDICATE, SceneGraphMetrics
+from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT, SceneGraphMetrics
 from haystack.scene_graph import SceneGraphDataset, Split
 
 TASK = "scene_graph"
+
+logger = logging.getLogger(__name__)
 
 
 class SceneGraphEvaluator:
@@ -66,10 +69,11 @@ class SceneGraphEvaluator:
         **kwargs: Any,
     ) -> None:
         self._prepared = prepare(annotations, protocol, split=split, training=training)
+        self._per_predicate = per_predicate
         self._metrics = SceneGraphMetrics(
             self._prepared.dataset.vocabulary.num_predicates,
             protocol=protocol,
-            per_predicate=per_predicate,
+            per_predicate=True,  # its counts are needed in any case
             training=self._prepared.statistics,
             **kwargs,
         ).to(device)
@@ -106,19 +110,28 @@ class SceneGraphEvaluator:
         """Values of all processes' images under ``"scene_graph"``; {} in all but the first.
 
         Scalars by their names in reports (``P-AUC``, ``mR@50``), values of predicates as
-        ``NAME-PREDICATE``. Undefined is NaN.
+        ``NAME-PREDICATE``. Undefined is NaN. As in detectron2, the images that were processed are
+        graded; a warning says how many of the split were not.
         """
         values: dict[str, Any] = {
             name: value.tolist() for name, value in self._metrics.compute().items()
         }
         if _process() != 0:
             return {}
+        graded, asked = int(values[f"{SUPPORT}images"]), len(self._prepared.graphs)
+        if graded < asked:
+            logger.warning(
+                "%d of the %d images of split '%s' were evaluated; the values are theirs alone",
+                graded,
+                asked,
+                self._prepared.split,
+            )
         named: OrderedDict[str, float] = OrderedDict(
             (name, value) for name, value in values.items() if "/" not in name
         )
         predicates = self._prepared.dataset.vocabulary.predicate_classes
         for name, vector in values.items():
-            if name.startswith(PER_PREDICATE):
+            if self._per_predicate and name.startswith(PER_PREDICATE):
                 metric = name.removeprefix(PER_PREDICATE)
                 for predicate, value in zip(predicates, vector, strict=True):
                     named[f"{metric}-{predicate}"] = value

@@ -104,12 +104,14 @@ class OpenPsgResult:
             return RelationScores(image_id, pairs, scores[:, 1:], scores[:, 0], nothing)
         labels = integers(found.get("labels"), "labels") - 1
         masks = _masks(found.get("masks")) if len(labels) else None
+        pairs = integers(found.get("rel_pair_idxes"), "rel_pair_idxes", 2)
         return relation_scores(
             image_id,
-            integers(found.get("rel_pair_idxes"), "rel_pair_idxes", 2),
+            pairs,
             numbers(found.get("rel_dists"), "rel_dists", columns),
             predicted_objects(labels, found["refine_bboxes"], masks, self._vocabulary.num_objects),
             repeated_pairs=self._repeated_pairs,
+            pair_ranking=-np.arange(len(pairs), dtype=np.float32),  # the order of rows is the rank
         )
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
-import torchmetrics
 from torch import Tensor, nn
+from torchmetrics import Metric
 
 from haystack.errors import InputError
 from haystack.metrics.functional.tensors import on_host
 
 
-class HaystackMetric(torchmetrics.Metric):
+class HaystackMetric(Metric):
     """A metric whose states keep their dtype and whose ``update`` never waits for the device.
 
     Values are checked where that is free: at once on the CPU; on an accelerator bad values are
@@ -62,6 +62,32 @@ class HaystackMetric(torchmetrics.Metric):
         digest = hashlib.sha256(repr((type(self).__name__, choices)).encode()).digest()
         state = torch.tensor(list(digest[:16]), dtype=torch.int64)
         self.add_state("choices", state, dist_reduce_fx="max")
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Add the state of another metric that makes the same choices.
+
+        Raises:
+            InputError: it makes other choices, so that its sums mean something else.
+        """
+        states = (
+            incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
+        )
+        self._refuse_other_choices(states.get("choices"))
+        super().merge_state(incoming_state)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self._refuse_other_choices(state_dict.get(f"{prefix}choices"))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _refuse_other_choices(self, other: Any) -> None:
+        own = self._defaults.get("choices")
+        if not isinstance(own, Tensor) or not isinstance(other, Tensor):
+            return
+        if not torch.equal(own.cpu(), other.cpu()):
+            raise InputError(
+                "the state comes from a metric with another protocol, other cut-offs or other "
+                "settings; make this metric with the same"
+            )
 
     def _check(self, flags: Tensor, records: Sequence[str | None]) -> None:
         """Raise if any of ``flags``, bool [problems, records], is set, or note it for later."""

@@ -12,6 +12,11 @@ from haystack.cli.parser import parse
 from haystack.errors import InputError
 from haystack.io import read_psg
 
+VERBS = (
+    *("demo", "doctor", "embed", "cluster", "segment", "score", "propose", "annotate", "export"),
+    *("merge", "stats", "train", "predict", "evaluate", "compare", "status"),
+)
+
 
 def run(capsys, *argv):
     code = main([str(word) for word in argv])
@@ -73,9 +78,16 @@ def test_help_lists_every_verb(capsys):
         main(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    verbs = "demo doctor embed cluster segment score propose annotate export merge stats train"
-    for verb in f"{verbs} predict evaluate compare status".split():
+    for verb in VERBS:
         assert f"\n    {verb} " in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(capsys, verb):
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, "--help"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: haystack {verb}")
 
 
 def test_the_module_and_the_command_are_the_same():

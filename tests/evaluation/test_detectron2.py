@@ -197,3 +197,12 @@ def test_two_processes_and_only_the_first_has_the_result(tmp_path):
     assert second == {}
     alone = inference_on_dataset(SceneGraphEvaluator(dataset(), ks=(1, 2)), batches(), model)
     assert first["scene_graph"] == pytest.approx(dict(alone["scene_graph"]), abs=0, nan_ok=True)
+
+
+def test_fewer_images_than_the_split_has_are_told(caplog):
+    evaluator = SceneGraphEvaluator(dataset(), ks=(1,), per_predicate=False)
+    inference_on_dataset(evaluator, batches(count=3), model)
+    assert "3 of the 5 images of split 'all' were evaluated" in caplog.text
+    caplog.clear()
+    inference_on_dataset(evaluator, batches(), model)
+    assert caplog.text == ""

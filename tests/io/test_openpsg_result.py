@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from haystack.errors import InputError
+from haystack.evaluation import evaluate
 from haystack.io.openpsg_result import OpenPsgResult, read_openpsg_result
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets
 from haystack.vocabulary import Vocabulary
@@ -231,3 +232,21 @@ def test_other_pickles_are_errors(tmp_path):
     with pytest.raises(InputError, match="refused the global"):
         one(tmp_path, labels=Evil())
     assert not (tmp_path / "trace").exists()
+
+
+def test_the_order_of_rows_is_the_rank_whatever_the_scores(tmp_path):
+    image = one(tmp_path)
+    assert image.pair_ranking.tolist() == [0, -1, -2]
+    data = dataset(graph("7", ((2, 0, 1),)))
+    found = {}
+    for name, order in (("first", [0, 1, 2]), ("last", [1, 2, 0])):
+        rows = result()
+        scores = np.full((3, 4), 0.05, np.float32)
+        scores[0] = 0.1, 0.2, 0.6, 0.1  # (2, 0): the annotated triplet, with the best score
+        rows.rel_dists, rows.rel_pair_idxes = scores[order], rows.rel_pair_idxes[order]
+        rows.labels, rows.masks = np.array([1, 2, 3]), None
+        rows.refine_bboxes = np.array([[0, 0, 2, 2, 1]] * 3, np.float32)
+        path = write(tmp_path / f"{name}.pkl", [rows])
+        found[name] = evaluate(data, path, protocol="openpsg", ks=(1, 3)).metrics
+    assert (found["first"]["R@1"], found["last"]["R@1"]) == (1.0, 0.0)
+    assert found["last"]["R@3"] == 1.0

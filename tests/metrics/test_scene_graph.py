@@ -488,3 +488,18 @@ def test_equal_on_cuda_without_waiting_for_it(brute):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     same({name: value.cpu() for name, value in metric.compute().items()}, compute(images))
+
+
+def test_states_of_other_choices_are_refused(brute):
+    ours, theirs = SceneGraphMetrics(2, ks=(1, 2)), SceneGraphMetrics(2, ks=(5, 9))
+    with pytest.raises(InputError, match="another protocol, other cut-offs"):
+        ours.merge_state(theirs)
+    other = SceneGraphMetrics(2, ks=(1, 2), protocol="sgbench")
+    other.persistent(True)
+    ours.persistent(True)
+    with pytest.raises(InputError, match="another protocol, other cut-offs"):
+        ours.load_state_dict(other.state_dict())
+    same = SceneGraphMetrics(2, ks=(1, 2))
+    same.persistent(True)
+    ours.load_state_dict(same.state_dict())
+    ours.merge_state(same)
