@@ -19,8 +19,8 @@ from synthetic import Scenes, scenes
 from haystack import evaluate
 from haystack.metrics import SceneGraphMetrics
 
-_PAIRS_PER_BATCH = 2**15
-"""As ``haystack evaluate`` takes them together."""
+_PAIRS_PER_BATCH = 2**17
+"""Twice as many as ``haystack evaluate``, which saves memory, takes together."""
 
 
 def predcls(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:

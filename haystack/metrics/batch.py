@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from haystack.errors import InputError
+from haystack.metrics.functional.tensors import on_host
 
 Record = Mapping[str, Any]
 
@@ -89,6 +90,16 @@ def gather(
         return move(torch.cat(list(parts)), device, dtype)
 
 
+def view_or_gather(
+    parts: Sequence[Tensor], shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """As ``gather``, but nothing is copied where parts follow each other in memory."""
+    values = adjoining(parts)
+    if values is None:
+        return gather(parts, shape, dtype, device)
+    return move(values.detach(), device, dtype)
+
+
 def move(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """The tensor on ``device``; waits only where values go to the CPU, which reads them at once."""
     return tensor.to(device, dtype or tensor.dtype, non_blocking=device.type != "cpu")
@@ -97,21 +108,50 @@ def move(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None)
 def adjoining(parts: Sequence[Tensor]) -> Tensor | None:
     """The concatenation as a view, where parts follow each other in memory; None otherwise.
 
-    So lie the images of a batch that were split off one tensor, which is what models return.
+    So lie the images of a batch that were split off one tensor, which is what models return, or
+    off one array, which is what files are read into.
     """
+    parts = [part for part in parts if part.shape[0]]
     if not parts or not parts[0].is_contiguous():
         return None
     first = parts[0].detach()
-    dtype, strides, tail = first.dtype, first.stride(), first.shape[1:]
-    storage, end, rows = first.untyped_storage()._cdata, first.storage_offset(), 0
+    dtype, device, strides, tail = first.dtype, first.device, first.stride(), first.shape[1:]
+    width, storage = first.element_size(), first.untyped_storage()._cdata
+    here = on_host(first)
+    end = first.data_ptr() if here else first.storage_offset() * width
+    rows, shared = 0, True
     for part in parts:
-        if part.storage_offset() != end or part.untyped_storage()._cdata != storage:
+        shared = shared and part.untyped_storage()._cdata == storage
+        begin = part.data_ptr() if here else part.storage_offset() * width
+        if begin != end or part.dtype != dtype or part.device != device:
             return None
-        if part.dtype != dtype or part.stride() != strides or part.shape[1:] != tail:
+        if part.stride() != strides or part.shape[1:] != tail or not (shared or here):
             return None
         rows += part.shape[0]
-        end += part.shape[0] * strides[0]
-    return first.as_strided((rows, *tail), strides)
+        end += part.shape[0] * strides[0] * width
+    if shared:
+        return first.as_strided((rows, *tail), strides)
+    if dtype not in _NUMPY_NAMES:
+        return None
+    layout = {
+        "version": 3,
+        "typestr": _NUMPY_NAMES[dtype],
+        "data": (first.data_ptr(), False),
+        "shape": (rows, *tail),
+        "strides": tuple(width * stride for stride in strides),
+    }
+    return torch.from_numpy(np.asarray(_Joined(parts, layout)))
+
+
+_NUMPY_NAMES = {torch.float32: np.dtype("f4").str, torch.int64: np.dtype("i8").str}
+
+
+class _Joined:
+    """Memory of several tensors as one array, which keeps this object, and so the tensors."""
+
+    def __init__(self, parts: Sequence[Tensor], layout: dict[str, Any]) -> None:
+        self.parts = tuple(parts)
+        self.__array_interface__ = layout
 
 
 class Buffer:

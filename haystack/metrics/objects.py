@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,9 @@ from haystack.metrics.functional.matching import (
     match_objects,
     object_pairs,
     rle_iou,
+    same_class,
 )
+from haystack.metrics.functional.tensors import where_true
 from haystack.metrics.protocols import Protocol
 
 
@@ -75,12 +77,13 @@ def match_batch(
     predicted_labels = fields(known, "labels")
     sizes = lengths(labels), lengths(predicted_labels)
     pairs = object_pairs(*sizes, device=device)
-    iou = _Regions(known, targets, sizes, device).iou(protocol)
+    classes = [gather(side, (), torch.int64, device) for side in (labels, predicted_labels)]
+    same = where_true(same_class(pairs, *classes))
+    iou = _Regions(known, targets, sizes, device).iou(protocol, same)
     matches = match_objects(
         iou,
         pairs,
-        gather(labels, (), torch.int64, device),
-        gather(predicted_labels, (), torch.int64, device),
+        *classes,
         rule=protocol.match,
         threshold=protocol.iou_threshold,
         inclusive=protocol.inclusive,
@@ -114,17 +117,22 @@ class _Regions:
             for i in compared
         ]
 
-    def iou(self, protocol: Protocol) -> Tensor:
-        """Intersection over union of each pair, [Q]."""
+    def iou(self, protocol: Protocol, same: Tensor) -> Tensor:
+        """Intersection over union of each pair, [Q]; of different classes it may be 0.
+
+        Args:
+            protocol: what is compared, and how.
+            same: int64 [S], the pairs of one class, at least.
+        """
         chosen = [self._by_masks(image, protocol) for image in self.images]
         by_masks = [i for i, masks in zip(self.images, chosen, strict=True) if masks]
         by_boxes = [i for i, masks in zip(self.images, chosen, strict=True) if not masks]
         if not by_masks:
-            return self._box_iou(by_boxes, plus_one=protocol.plus_one)
+            return self._box_iou(by_boxes, same, plus_one=protocol.plus_one)
         if not by_boxes:
             return self._mask_iou(by_masks)
         masks = self._mask_iou(by_masks).split([image.pairs for image in by_masks])
-        boxes = self._box_iou(by_boxes, plus_one=protocol.plus_one)
+        boxes = self._box_iou(by_boxes, None, plus_one=protocol.plus_one)
         of_masks, of_boxes = iter(masks), iter(boxes.split([image.pairs for image in by_boxes]))
         return torch.cat([next(of_masks) if masks else next(of_boxes) for masks in chosen])
 
@@ -145,12 +153,18 @@ class _Regions:
             )
         return masks
 
-    def _box_iou(self, images: Sequence[_Image], *, plus_one: bool) -> Tensor:
-        boxes = [
+    def _box_iou(self, images: Sequence[_Image], some: Tensor | None, *, plus_one: bool) -> Tensor:
+        """Of all pairs, or of some and 0 of the others."""
+        truth, predicted = (
             gather([image.boxes(side) for image in images], (4,), torch.float32, self.device)
             for side in (0, 1)
-        ]
-        return box_iou(boxes[0], boxes[1], self._pairs(images), plus_one=plus_one)
+        )
+        pairs = self._pairs(images)
+        if some is None:
+            return box_iou(truth, predicted, pairs, plus_one=plus_one)
+        few = replace(pairs, truth=pairs.truth[some], predicted=pairs.predicted[some])
+        values = box_iou(truth, predicted, few, plus_one=plus_one)
+        return values.new_zeros(len(pairs.truth)).index_copy_(0, some, values)
 
     def _mask_iou(self, images: Sequence[_Image]) -> Tensor:
         sides = (0, 1)
@@ -242,12 +256,16 @@ def _is_rle(masks: Any) -> bool:
 
 def _best_prediction(iou: Tensor, matches: Matches) -> Tensor:
     """Of each annotated object the matching prediction of the highest IoU, then the first."""
-    truth, predicted = matches.pairs.truth, matches.pairs.predicted
+    some = where_true(matches.matched)
+    matched, truth, predicted = (
+        column.index_select(0, some)
+        for column in (matches.matched, matches.pairs.truth, matches.pairs.predicted)
+    )
     size = len(matches.pairs.truth_images)
-    values = iou.where(matches.matched, -1)
+    values = iou.index_select(0, some).where(matched, -1)
     best = values.new_full((size,), -1).scatter_reduce(0, truth, values, "amax")
-    never = len(predicted)
-    candidate = predicted.where(matches.matched & (values == best[truth]), never)
+    never = len(matches.pairs.predicted)
+    candidate = predicted.where(matched & (values == best[truth]), never)
     first = torch.full((size,), never, dtype=torch.int64, device=iou.device)
     first = first.scatter_reduce(0, truth, candidate, "amin")
     return torch.where(first == never, -1, first)

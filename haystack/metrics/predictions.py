@@ -23,13 +23,12 @@ from haystack.metrics.batch import (
     as_tensor,
     expand,
     fields,
-    gather,
     keys_of,
     lengths,
-    move,
     record_name,
     send,
     shape_error,
+    view_or_gather,
 )
 from haystack.metrics.functional import relation_probabilities
 from haystack.metrics.functional.tensors import on_host, row_maxima
@@ -83,8 +82,8 @@ class Predictions:
     def numbered_pairs(self) -> tuple[Tensor, Tensor]:
         """Numbers of the subjects and the objects among all objects of the batch, int64 [R]."""
         device = self.images.device
-        before = send([0, *accumulate(self.num_objects)][:-1], torch.int64, device)
-        first = before.index_select(0, self.images)
+        before = [0, *accumulate(self.num_objects)][:-1]
+        first = expand(self.sizes, device, before)
         if on_host(first):  # where positions that are not there have raised an error
             return first + self.columns[0], first + self.columns[1]
         last = send([max(n - 1, 0) for n in self.num_objects], torch.int64, device)
@@ -161,10 +160,10 @@ def flatten_predictions(
             )
         read = _Scores(relation_probabilities(read.values, no_relation), None, None)
         no_relation = 1 - read.values.sum(1)
-    all_pairs = gather(pairs, (2,), torch.int64, device)
-    subjects, objects = (column.contiguous() for column in all_pairs.unbind(1))
+    all_pairs = view_or_gather(pairs, (2,), torch.int64, device)
+    subjects, objects = all_pairs.unbind(1)
     row_of_slot, outside, repeated = _slots(
-        subjects, objects, sizes, num_objects, keep_repeated=keep_repeated
+        all_pairs, sizes, num_objects, keep_repeated=keep_repeated
     )
     return Predictions(
         sizes=sizes,
@@ -233,13 +232,11 @@ class _Scores(NamedTuple):
 def _read_scores(
     parts: Sequence[Tensor], num_predicates: int, device: torch.device, buffer: Buffer
 ) -> _Scores:
-    values = adjoining(parts)
     kinds = {(device.type, torch.float32), *((x.device.type, x.dtype) for x in parts)}
     if not parts or kinds != {("cpu", torch.float32)}:
-        if values is None:
-            values = gather(parts, (num_predicates,), torch.float32, device)
-        return _Scores(move(values.detach(), device, torch.float32), None, None)
-    sizes = lengths(parts)
+        gathered = view_or_gather(parts, (num_predicates,), torch.float32, device)
+        return _Scores(gathered, None, None)
+    values, sizes = adjoining(parts), lengths(parts)
     gathered = buffer.take(sum(sizes), num_predicates) if values is None else values
     best, totals = [], []
     with torch.no_grad():
@@ -282,7 +279,7 @@ def _column(
     given = [part for part in parts if part is not None]
     if sum(lengths(given)) < sum(sizes):
         return None
-    return gather(given, (), torch.float32, device)
+    return view_or_gather(given, (), torch.float32, device)
 
 
 def _object_scores(
@@ -300,8 +297,7 @@ def _object_scores(
 
 
 def _slots(
-    subjects: Tensor,
-    objects: Tensor,
+    pairs: Tensor,
     sizes: Sequence[int],
     num_objects: Sequence[int],
     *,
@@ -311,16 +307,17 @@ def _slots(
 
     The flags are None where none is set, as far as that can be said without a wait.
     """
-    device = subjects.device
+    device = pairs.device
     slots = [0, *accumulate(n * n for n in num_objects)]
+    subjects, objects = pairs.unbind(1)
     size = expand(sizes, device, num_objects)
-    slot = torch.mul(subjects, size).add_(objects).add_(expand(sizes, device, slots[:-1]))
-    wrong = torch.maximum(subjects, objects) >= size
-    wrong |= torch.minimum(subjects, objects) < 0
-    outside = None if on_host(wrong) and not wrong.numpy().any() else wrong
-    if outside is not None:  # Such pairs go to one slot too many, which is cut off.
+    slot = expand(sizes, device, slots[:-1]).add_(objects).addcmul_(subjects, size)
+    outside = None
+    if not on_host(pairs) or not _all_inside(pairs, sizes, num_objects):
+        outside = ((pairs < 0) | (pairs >= size[:, None])).any(1)
+        # Such pairs go to one slot too many, which is cut off.
         slot.masked_fill_(outside, slots[-1])
-    rows = torch.arange(len(subjects), device=device)
+    rows = torch.arange(len(pairs), device=device)
     row_of_slot = torch.full((slots[-1] + 1,), -1, dtype=torch.int64, device=device)
     if keep_repeated:
         row_of_slot = row_of_slot.scatter_reduce(0, slot, rows, "amin", include_self=False)
@@ -330,6 +327,18 @@ def _slots(
         return row_of_slot[:-1], None, None
     repeated = row_of_slot.index_select(0, slot) != rows
     return row_of_slot[:-1], outside, repeated if outside is None else repeated & ~outside
+
+
+def _all_inside(pairs: Tensor, sizes: Sequence[int], num_objects: Sequence[int]) -> bool:
+    """Whether pairs on the CPU name objects that are there."""
+    counts = np.array(sizes)
+    given = counts > 0
+    if not given.any():
+        return True
+    begins = 2 * (np.cumsum(counts) - counts)[given]
+    # As unsigned numbers, negative ones are the largest.
+    largest = np.maximum.reduceat(pairs.numpy().view(np.uint64).ravel(), begins)
+    return bool((largest < np.array(num_objects, np.uint64)[given]).all())
 
 
 def _problems(

@@ -89,8 +89,13 @@ class Batch:
 
 
 def rank_batch(
-    batch: Batch, protocol: Protocol, orders: Collection[Order], limit: int
-) -> tuple[dict[Order, Tensor], Tensor]:
+    batch: Batch,
+    protocol: Protocol,
+    orders: Collection[Order],
+    limit: int,
+    *,
+    places: bool,
+) -> tuple[dict[Order, Tensor], Tensor | None]:
     """Ranks of the true triplets under each order asked for.
 
     Args:
@@ -98,10 +103,11 @@ def rank_batch(
         protocol: its choices.
         orders: what is asked for.
         limit: ranks need only be exact below it.
+        places: whether the ranks inside pairs are asked for.
 
     Returns:
         order -> int64 [T], without the orders that the input does not define; and int64 [T], the
-        rank of each triplet's predicate inside its pair, -1 without a hit.
+        rank of each triplet's predicate inside its pair, -1 without a hit; or None.
     """
     annotated, predicted = batch.annotated, batch.predicted
     images, predicates = annotated.triplet_images, annotated.triplet_predicates
@@ -112,7 +118,7 @@ def rank_batch(
         return dict.fromkeys(orders, never) | ranks, torch.full_like(images, -1)
 
     factors, pair_scores = _scores_of_pairs(predicted, protocol)
-    hits, places = _hits(batch, factors, pair_scores)
+    hits, inside = _hits(batch, factors, pair_scores, places=places)
     layout = (predicates, images, num_images)
     ranks |= ranks_by_order(
         triplet_ranks(
@@ -149,7 +155,7 @@ def rank_batch(
             pair_scores=pair_scores,
         )
         ranks |= {"annotated": constrained, "annotated-unconstrained": unconstrained}
-    return ranks, places
+    return ranks, inside
 
 
 def ranks_by_order(ranks: TripletRanks) -> dict[Order, Tensor]:
@@ -181,9 +187,9 @@ def _scores_of_pairs(
 
 
 def _hits(
-    batch: Batch, factors: Tensor | None, pair_scores: Tensor | None
-) -> tuple[FirstHits, Tensor]:
-    """First hits, and the rank of each triplet's predicate inside its pair."""
+    batch: Batch, factors: Tensor | None, pair_scores: Tensor | None, *, places: bool
+) -> tuple[FirstHits, Tensor | None]:
+    """First hits, and if asked for the rank of each triplet's predicate inside its pair."""
     annotated, predicted = batch.annotated, batch.predicted
     predicates = annotated.triplet_predicates
     if batch.objects is None:
@@ -193,6 +199,8 @@ def _hits(
         return hits, inside.where(rows >= 0, -1)
     links = link_batch(batch, predicted)
     hits = first_hits(links, predicted.scores, predicates, factors=factors, pair_scores=pair_scores)
+    if not places:
+        return hits, None
     return hits, predicate_places(links, predicted.scores, predicates, factors=factors)
 
 

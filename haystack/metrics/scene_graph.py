@@ -214,7 +214,10 @@ class SceneGraphMetrics(RecallStates):
         if any(name in self.names for name in LABEL_METRICS):
             self._add_labels(batch)
         if len(annotated.triplet_images):
-            self._add_ranks(batch, *rank_batch(batch, self.protocol, self.orders, self.limit))
+            ranks, places = rank_batch(
+                batch, self.protocol, self.orders, self.limit, places="PRank" in self.names
+            )
+            self._add_ranks(batch, ranks, places)
         self._add_seen(batch)
 
     def compute(self) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from dataclasses import fields
 
@@ -17,10 +18,12 @@ from haystack.metrics import (
     PROTOCOLS,
     SceneGraphMetrics,
     base,
+    batch,
     get_protocol,
     predictions,
     scene_graph,
 )
+from haystack.metrics.batch import adjoining
 from haystack.metrics.functional import hits, orders, relation_probabilities, tensors
 from haystack.metrics.targets import Targets, flatten_targets
 
@@ -287,6 +290,40 @@ def test_scores_that_lie_in_one_tensor_count_as_those_that_do_not(order):
         same(compute(images, 3), compute(copies, 3))
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 3, 1, 2], [0, 2], [2, 0, 1]])
+def test_values_that_lie_in_one_array_count_as_those_that_do_not(order):
+    whole = np.random.default_rng(0).random((6, 3), np.float32)
+    rows = [slice(0, 2), slice(2, 4), slice(4, 6), slice(2, 2)]
+    ends = np.tile([[0, 1], [1, 0]], (3, 1))
+    lying = [(torch.from_numpy(ends[r]), torch.from_numpy(whole[r])) for r in rows]
+    copied = [(pairs.clone(), scores.clone()) for pairs, scores in lying]
+    views, copies = (
+        [image(pairs=parts[i][0], scores=parts[i][1]) for i in order] for parts in (lying, copied)
+    )
+    same(compute(views, 3), compute(copies, 3))
+
+
+def test_rows_of_a_wider_table_are_a_view_without_its_other_columns():
+    table = np.arange(15, dtype=np.float32).reshape(3, 5)
+    parts = [torch.from_numpy(table[i : i + 1, 1:4]) for i in range(3)]
+    view = adjoining(parts)
+    assert view is not None
+    assert torch.equal(view, torch.from_numpy(table[:, 1:4]))
+
+
+def test_a_view_of_several_arrays_keeps_their_memory():
+    whole = np.arange(12, dtype=np.float32).reshape(6, 2)
+    parts = [torch.from_numpy(whole[:2]), torch.from_numpy(whole[2:])]
+    address = whole.ctypes.data
+    view = adjoining(parts)
+    assert view is not None
+    assert view.data_ptr() == address
+    del whole, parts
+    gc.collect()
+    np.full((6, 2), -1, np.float32)
+    assert torch.equal(view, torch.arange(12.0).view(6, 2))
+
+
 @pytest.mark.parametrize("key", ["pairs", "scores", "labels", "relations"])
 def test_a_missing_key_is_named(key):
     record = image()
@@ -386,7 +423,7 @@ def test_update_asks_an_accelerator_for_nothing(brute, mode, monkeypatch):
         preds = [{k: v for k, v in p.items() if k in PREDICTED} for p in preds]
     protocol = get_protocol("kt" if mode == "predcls by overlap" else "paper")
     annotated = flatten_targets(targets, 4, protocol)
-    for module in (base, hits, orders, predictions, tensors):
+    for module in (base, batch, hits, orders, predictions, tensors):
         monkeypatch.setattr(module, "on_host", lambda _: False)
     metric = SceneGraphMetrics(4, ks=KS, protocol=protocol.name, training=[[0, 1, 2]])
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
@@ -410,7 +447,7 @@ def test_an_accelerator_gives_the_same(brute, mode, monkeypatch):
         preds = [{k: v for k, v in p.items() if k in PREDICTED} for p in preds]
     values = []
     for patched in (False, True):
-        for module in (base, hits, orders, predictions, tensors) if patched else ():
+        for module in (base, batch, hits, orders, predictions, tensors) if patched else ():
             monkeypatch.setattr(module, "on_host", lambda _: False)
         protocol = "kt" if mode == "predcls by overlap" else "paper"
         metric = SceneGraphMetrics(4, ks=KS, protocol=protocol, training=[[0, 1, 2]])

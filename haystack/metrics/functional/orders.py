@@ -192,6 +192,11 @@ class _Rows:
         values = self.scores.flatten()[row * self.scores.shape[1] + predicates]
         return values if self.factors is None else values * self.factors[row]
 
+    def of_image(self, values: Tensor) -> Tensor:
+        """Values [num_images], each for all rows of its image, [R]; on the CPU."""
+        bounds = np.append(self.begins.numpy(), len(self.images))
+        return torch.from_numpy(np.repeat(values.numpy(), np.diff(bounds)))
+
     def floor_of(self, row_scores: Tensor) -> Tensor:
         """A score [num_images] that ``limit`` pairs of the image reach; -inf if it has fewer."""
         limit = self.limit
@@ -232,7 +237,7 @@ def _candidate_ranks(rows: _Rows, row: Tensor, predicates: Tensor, images: Tenso
     if on_host(row):
         own = rows.score_of(row, predicates)
         wanted &= own >= rows.floor[images]
-        threshold = rows.least(images, own, wanted).index_select(0, rows.images)
+        threshold = rows.of_image(rows.least(images, own, wanted))
         selected = where_true(rows.best >= threshold)
         values = rows.candidates(selected)
         entries = where_true(values >= threshold.index_select(0, selected)[:, None])
@@ -273,7 +278,7 @@ def _pair_ranks(
             rows.least(images, pair_scores[hit_row], hit),
             rows.least(images, pair_scores[pair_row], paired),
         )
-        selected = where_true(pair_scores >= threshold.index_select(0, rows.images))
+        selected = where_true(pair_scores >= rows.of_image(threshold))
     else:
         selected = torch.arange(len(rows.scores), device=images.device)
     row_images = rows.images.index_select(0, selected)

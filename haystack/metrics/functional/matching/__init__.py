@@ -10,7 +10,13 @@ from haystack.metrics.functional.matching.boxes import box_iou
 from haystack.metrics.functional.matching.id_maps import id_map_overlaps, repeated_ids
 from haystack.metrics.functional.matching.masks import mask_overlaps, rle_iou
 from haystack.metrics.functional.matching.pairs import ObjectPairs, Overlaps, object_pairs
-from haystack.metrics.functional.matching.rules import RULES, Matches, MatchRule, match_objects
+from haystack.metrics.functional.matching.rules import (
+    RULES,
+    Matches,
+    MatchRule,
+    match_objects,
+    same_class,
+)
 
 __all__ = [
     "RULES",
@@ -25,4 +31,5 @@ __all__ = [
     "object_pairs",
     "repeated_ids",
     "rle_iou",
+    "same_class",
 ]

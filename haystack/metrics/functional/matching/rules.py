@@ -10,6 +10,7 @@ from torch import Tensor
 
 from haystack.errors import InputError
 from haystack.metrics.functional.matching.pairs import ObjectPairs
+from haystack.metrics.functional.tensors import where_true
 
 MatchRule = Literal["many-to-many", "many-to-one", "one-to-one"]
 RULES: tuple[str, ...] = get_args(MatchRule)
@@ -81,26 +82,44 @@ def match_objects(
         raise InputError(f"expected a match rule out of {', '.join(RULES)}, got {rule!r}")
     if not 0 < threshold <= 1:
         raise InputError(f"expected an IoU threshold above 0 and at most 1, got {threshold}")
-    for name, values, layout in (
-        ("an IoU for every pair", iou, pairs.truth),
-        ("a label for every ground-truth object", truth_labels, pairs.truth_images),
-        ("a label for every predicted object", predicted_labels, pairs.predicted_images),
-    ):
-        if values.shape != layout.shape:
-            raise InputError(f"expected {name}, [{len(layout)}], got {list(values.shape)}")
+    if iou.shape != pairs.truth.shape:
+        raise InputError(
+            f"expected an IoU for every pair, [{len(pairs.truth)}], got {list(iou.shape)}"
+        )
     enough = iou >= threshold if inclusive else iou > threshold
-    matched = enough & (truth_labels[pairs.truth] == predicted_labels[pairs.predicted])
+    matched = enough & same_class(pairs, truth_labels, predicted_labels)
     if rule == "many-to-many":
         return Matches(pairs, matched, None)
-    matched = _keep_best(iou, matched, pairs.predicted, len(predicted_labels), first=pairs.truth)
-    if rule == "one-to-one":
-        matched = _keep_best(iou, matched, pairs.truth, len(truth_labels), first=pairs.predicted)
-    # At most one pair of a prediction is left: the largest entry is that one's ground truth.
-    truth = torch.full_like(pairs.predicted_images, -1)
-    truth = truth.scatter_reduce(
-        0, pairs.predicted, torch.where(matched, pairs.truth, -1), reduce="amax"
+    some = where_true(matched)
+    kept, value, truth, predicted = (
+        column.index_select(0, some) for column in (matched, iou, pairs.truth, pairs.predicted)
     )
-    return Matches(pairs, matched, truth)
+    kept = _keep_best(value, kept, predicted, len(predicted_labels), first=truth)
+    if rule == "one-to-one":
+        kept = _keep_best(value, kept, truth, len(truth_labels), first=predicted)
+    # At most one pair of a prediction is left: the largest entry is that one's ground truth.
+    own = torch.full_like(pairs.predicted_images, -1)
+    own = own.scatter_reduce(0, predicted, torch.where(kept, truth, -1), reduce="amax")
+    return Matches(pairs, torch.zeros_like(matched).index_copy_(0, some, kept), own)
+
+
+def same_class(pairs: ObjectPairs, truth_labels: Tensor, predicted_labels: Tensor) -> Tensor:
+    """Whether the objects of each pair have one class, bool [Q].
+
+    Raises:
+        InputError: not one label for every object.
+    """
+    for name, labels, images in (
+        ("ground-truth", truth_labels, pairs.truth_images),
+        ("predicted", predicted_labels, pairs.predicted_images),
+    ):
+        if labels.shape != images.shape:
+            raise InputError(
+                f"expected a label for every {name} object, [{len(images)}], "
+                f"got {list(labels.shape)}"
+            )
+    truth = truth_labels.index_select(0, pairs.truth)
+    return truth == predicted_labels.index_select(0, pairs.predicted)
 
 
 def _keep_best(iou: Tensor, matched: Tensor, group: Tensor, size: int, *, first: Tensor) -> Tensor:
