@@ -165,6 +165,13 @@ def flatten_predictions(
     row_of_slot, outside, repeated = _slots(
         all_pairs, sizes, num_objects, keep_repeated=keep_repeated
     )
+    pair_scores = _column(ranking, sizes, device)
+    object_scores = (
+        _object_scores(records, num_objects, device) if "object_scores" in keys else None
+    )
+    factors = [(images, no_relation), (images, pair_scores)]
+    if object_scores is not None:
+        factors.append((expand(num_objects, device), object_scores))
     return Predictions(
         sizes=sizes,
         recorded=send(recorded, torch.bool, device),
@@ -172,15 +179,13 @@ def flatten_predictions(
         columns=(subjects, objects),
         scores=read.values,
         best=read.best,
-        object_scores=(
-            _object_scores(records, num_objects, device) if "object_scores" in keys else None
-        ),
-        pair_scores=_column(ranking, sizes, device),
+        object_scores=object_scores,
+        pair_scores=pair_scores,
         no_relation=no_relation,
         has_no_relation=send([part is not None for part in none], torch.bool, device),
         row_of_slot=row_of_slot,
         num_objects=tuple(num_objects),
-        problems=_problems(read, outside, repeated, images, len(records)),
+        problems=_problems(read, factors, outside, repeated, images, len(records)),
     )
 
 
@@ -343,20 +348,27 @@ def _all_inside(pairs: Tensor, sizes: Sequence[int], num_objects: Sequence[int])
 
 def _problems(
     read: _Scores,
+    factors: Sequence[tuple[Tensor, Tensor | None]],
     outside: Tensor | None,
     repeated: Tensor | None,
     images: Tensor,
     num_images: int,
 ) -> Tensor | None:
+    """Which problems each image has; ``factors``: (image, value) columns that scores meet."""
     scores = read.values
+    beside = [(owners, values) for owners, values in factors if values is not None]
     if on_host(scores) and outside is None and repeated is None:
         # A sum of finite scores may overflow, but one with a NaN or an infinity is not finite.
-        totals = scores.sum() if read.total is None else read.total
-        if bool(torch.isfinite(totals).all()):
+        totals = [scores.sum() if read.total is None else read.total]
+        totals += [values.sum() for _, values in beside]
+        if all(bool(torch.isfinite(total).all()) for total in totals):
             return None
     # NaN is both the least and the greatest of its row; cheaper than asking every score.
     infinite = ~(torch.isfinite(scores.amin(1)) & torch.isfinite(scores.amax(1)))
     none = torch.zeros_like(infinite)
     flags = torch.stack([infinite, *(none if x is None else x for x in (outside, repeated))])
     problems = torch.zeros(len(PROBLEMS), num_images, dtype=torch.int64, device=scores.device)
-    return problems.index_add_(1, images, flags.to(torch.int64)) > 0
+    problems.index_add_(1, images, flags.to(torch.int64))
+    for owners, values in beside:
+        problems[0].index_add_(0, owners, (~torch.isfinite(values)).to(torch.int64))
+    return problems > 0

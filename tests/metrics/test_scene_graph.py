@@ -540,3 +540,25 @@ def test_states_of_other_choices_are_refused(brute):
     same.persistent(True)
     ours.load_state_dict(same.state_dict())
     ours.merge_state(same)
+
+
+@pytest.mark.parametrize("key", ["object_scores", "pair_scores", "no_relation"])
+def test_a_nan_beside_the_scores_is_an_error_too(key):
+    prediction = {
+        "pairs": torch.tensor([[0, 1], [0, 2], [1, 2]]),
+        "scores": torch.tensor([[0.9, 0.1], [0.5, 0.1], [0.2, 0.1]]),
+        key: torch.tensor([1.0, 1.0, float("nan")]),
+    }
+    if key == "object_scores":
+        prediction["labels"] = torch.tensor([0, 1, 1])
+        prediction["boxes"] = torch.tensor([[0.0, 0, 2, 2], [2, 0, 4, 2], [4, 0, 6, 2]])
+    target = {
+        "labels": torch.tensor([0, 1, 1]),
+        "boxes": torch.tensor([[0.0, 0, 2, 2], [2, 0, 4, 2], [4, 0, 6, 2]]),
+        "relations": torch.tensor([[0, 1, 0]]),
+    }
+    metrics = SceneGraphMetrics(2, ks=(1, 2))
+    with pytest.raises(InputError, match="finite"):
+        metrics.update([prediction], [target])
+    prediction[key] = torch.ones(3)
+    metrics.update([prediction], [target])
