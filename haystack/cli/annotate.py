@@ -75,6 +75,7 @@ def _annotate(args: argparse.Namespace) -> Outcome:
         simulated=args.answers_from is not None,
         round_number=args.round,
     ) as store:
+        workspace.save()
         if args.answers_from is not None:
             return _simulate(args, workspace, store)
         return _serve(args, workspace, store)
@@ -220,6 +221,7 @@ def _export(args: argparse.Namespace) -> Outcome:
         )
         for image_id, image in resolved.images.items()
     }
+    workspace.save()
     job = ExportJob(workspace, labels, as_test_split=args.test_split, integer_ids=args.integer_ids)
     ran = stage_outcome(LocalExecutor(workspace.root).run(job))
     counts = {

@@ -337,6 +337,8 @@ def answered(capsys, campaign, tmp_path):
 
 def test_answers_never_land_on_other_segments(capsys, answered):
     root, graphs = answered
+    assert run(capsys, "export", root / "work", "propose.seed=7")[0] == 0
+    assert "seed: 7" in (root / "work" / "workspace.yaml").read_text()  # like every other verb
     exported = (root / "work" / "export" / "annotation.json").read_bytes()
     turned = tuple(
         replace(
