@@ -180,7 +180,7 @@ def training(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
     spent = 1e3 * _seconds(update, device, 5 * sizes.repeat)
     try:
         from haystack.models.relation.batch import SceneBatch
-        from haystack.models.relation.vctree import VCTreeHead
+        from haystack.models.relation.heads.vctree import VCTreeHead
     except ImportError:
         return [Row("training", "update of 16 images", spent, "ms", "VCTree: not in this package")]
     forward = _vctree_forward(data, VCTreeHead, SceneBatch, device)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from haystack.errors import InputError
@@ -90,6 +91,40 @@ def as_rgb(picture: Image.Image) -> Image.Image:
             "expected 8 or 16 bits a channel; convert it"
         )
     return picture.convert("RGB")
+
+
+def read_rgb(
+    source: str | Path | bytes,
+    *,
+    size: tuple[int, int] | None = None,
+    path: str | Path | None = None,
+) -> npt.NDArray[np.uint8]:
+    """A picture as a relation model sees it: see ``decode_image``.
+
+    Args:
+        source: a path, or the bytes of the file.
+        size: expected (height, width), checked where given.
+        path: named in errors when ``source`` is bytes.
+
+    Returns:
+        uint8 [H, W, 3], RGB.
+
+    Raises:
+        InputError: missing or broken file, or not of the expected size.
+    """
+    where = str(path if isinstance(source, bytes) else source)
+    try:
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the image: {error.strerror}", path=where) from error
+    picture = np.asarray(decode_image(content, where))
+    if size is not None and picture.shape[:2] != tuple(size):
+        raise InputError(
+            f"expected an image of {size[1]}x{size[0]} pixels as its record says, "
+            f"got {picture.shape[1]}x{picture.shape[0]}",
+            path=where,
+        )
+    return picture
 
 
 def open_source(path: str | Path, *, shard_size: int = 1000) -> ImageSource:

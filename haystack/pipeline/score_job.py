@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from haystack import files
 from haystack.errors import InputError
 from haystack.executors.base import Counts, Outputs
+from haystack.io.images import read_rgb
 from haystack.models.relation.inputs import SceneInput
 from haystack.models.relation.protocol import RelationModel
 from haystack.pipeline import tables
@@ -170,10 +172,14 @@ class ScoreJob:
                 yield SceneInCluster(
                     image.image_key,
                     cluster,
-                    scene_of(image),
+                    scene_of(image, self._picture(image) if self._model.reads_images else None),
                     faulty={*image.faulty, *self._faulty.get(image.image_id, ())},
                     answered=self._answered.get(image.image_id, ()),
                 )
+
+    def _picture(self, image: tables.SegmentedImage) -> npt.NDArray[np.uint8]:
+        content = self._workspace.source.read(image.image_key)
+        return read_rgb(content, size=(image.height, image.width), path=image.image_key)
 
 
 @contextmanager
@@ -187,8 +193,10 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def scene_of(image: tables.SegmentedImage) -> SceneInput:
-    """A segmented image as a relation model sees it."""
+def scene_of(
+    image: tables.SegmentedImage, picture: npt.NDArray[np.uint8] | None = None
+) -> SceneInput:
+    """A segmented image as a relation model sees it; ``picture`` uint8 [height, width, 3]."""
     segments = image.segments
     return SceneInput(
         image_id=image.image_id,
@@ -198,4 +206,5 @@ def scene_of(image: tables.SegmentedImage) -> SceneInput:
         boxes=np.array([segment.box for segment in segments], dtype=np.float32).reshape(-1, 4),
         id_map=image.id_map(),
         segment_ids=np.array([segment.id for segment in segments], dtype=np.int64),
+        image=picture,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from haystack.errors import InputError
-from haystack.models.relation.model import RelationModelConfig
+from haystack.models.relation.config import RelationModelConfig
 
 
 def _one_of(owner: object, name: str, known: tuple[str, ...]) -> None:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from haystack.errors import InputError
 from haystack.models.relation.batch import SceneBatch
+from haystack.models.relation.heads.base import HeadOutput
+from haystack.models.relation.heads.vctree import tree_loss
 from haystack.models.relation.inputs import all_pairs
-from haystack.models.relation.vctree import HeadOutput, tree_loss
 from haystack.scene_graph import NO_RELATION, SceneGraph
 from haystack.training.config import LossConfig
 
@@ -142,16 +143,16 @@ def relation_loss(
 def training_loss(
     batch: SceneBatch, output: HeadOutput, targets: Sequence[RelationTargets], config: LossConfig
 ) -> dict[str, Tensor]:
-    """``relation_loss`` and the tree loss, weighted; ``loss`` is their sum."""
+    """``relation_loss`` and, where the head builds trees, their loss; ``loss`` is the sum."""
     losses = relation_loss(output.logits, targets, config)
-    size = max(batch.counts)
-    related = torch.stack(
-        [
-            F.pad(target.related, (0, size - count) * 2)
-            for target, count in zip(targets, batch.counts, strict=True)
-        ]
-    ).to(output.tree_logits.device)
-    tree = tree_loss(output.tree_logits, related, batch.present)
-    losses["tree"] = config.tree_weight * tree
-    losses["loss"] = losses["relation"] + losses["negative"] + losses["tree"]
+    if output.tree_logits is not None:
+        size = max(batch.counts)
+        related = torch.stack(
+            [
+                F.pad(target.related, (0, size - count) * 2)
+                for target, count in zip(targets, batch.counts, strict=True)
+            ]
+        ).to(output.tree_logits.device)
+        losses["tree"] = config.tree_weight * tree_loss(output.tree_logits, related, batch.present)
+    losses["loss"] = torch.stack(list(losses.values())).sum()
     return losses

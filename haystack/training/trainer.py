@@ -18,8 +18,9 @@ from torch import nn
 
 from haystack import files
 from haystack.errors import InputError
+from haystack.models.relation.features.base import EncodedScene
 from haystack.models.relation.files import load_relation_model, save_relation_model
-from haystack.models.relation.model import EncodedScene, VCTreeModel
+from haystack.models.relation.network import RelationNetwork
 from haystack.models.relation.predict import read_scene
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Split
 from haystack.training.config import TrainConfig
@@ -40,7 +41,7 @@ class TrainResult:
         seconds: wall time, reading and encoding included.
     """
 
-    model: VCTreeModel
+    model: RelationNetwork
     step: int
     metrics: list[dict[str, float]]
     seconds: float
@@ -99,7 +100,7 @@ def train(
 
 
 def encode_examples(
-    model: VCTreeModel,
+    model: RelationNetwork,
     dataset: SceneGraphDataset,
     graphs: Sequence[SceneGraph],
     *,
@@ -114,11 +115,11 @@ def encode_examples(
     for graph in graphs:
         if len(graph.segments) < 2 or not len(graph.relations) + len(graph.neg_relations):
             continue
-        scene = read_scene(dataset, graph)
+        scene = read_scene(dataset, graph, with_image=model.reads_images)
         views = (scene, scene.flipped()) if flip else (scene,)
         faulty = dataset.faulty_segments.get(graph.image_id, ())
         targets = RelationTargets.from_graph(graph, model.num_predicates, faulty)
-        examples.append(Example(tuple(model.encode(view) for view in views), targets))
+        examples.append(Example(tuple(model.encode(views)), targets))
     if not examples:
         raise InputError(
             f"expected images with two segments and an annotation to train on, got none among "
@@ -128,7 +129,7 @@ def encode_examples(
 
 
 def fit(
-    model: VCTreeModel,
+    model: RelationNetwork,
     examples: Sequence[Example],
     config: TrainConfig,
     *,
@@ -171,7 +172,9 @@ def fit(
     return (step if best is None else best.restore()), metrics
 
 
-def validation_loss(model: VCTreeModel, examples: Sequence[Example], config: TrainConfig) -> float:
+def validation_loss(
+    model: RelationNetwork, examples: Sequence[Example], config: TrainConfig
+) -> float:
     """Mean training loss over unflipped examples, without dropout."""
     model.eval()
     total = 0.0
@@ -197,7 +200,7 @@ def rate(step: int, config: TrainConfig) -> float:
 class _Best:
     """The weights with the lowest validation loss so far."""
 
-    def __init__(self, model: VCTreeModel, patience: int) -> None:
+    def __init__(self, model: RelationNetwork, patience: int) -> None:
         self.model, self.patience = model, patience
         self.loss, self.step, self.waited = math.inf, 0, 0
         self.weights: dict[str, torch.Tensor] = {}
@@ -215,9 +218,9 @@ class _Best:
         return self.step
 
 
-def _start_model(config: TrainConfig, dataset: SceneGraphDataset) -> VCTreeModel:
+def _start_model(config: TrainConfig, dataset: SceneGraphDataset) -> RelationNetwork:
     if config.init is None:
-        return VCTreeModel(config.model, dataset.vocabulary).to(config.device)
+        return RelationNetwork(config.model, dataset.vocabulary).to(config.device)
     model = load_relation_model(config.init, config.device)
     for name in ("object_classes", "predicate_classes"):
         if getattr(model.vocabulary, name) != getattr(dataset.vocabulary, name):
@@ -229,11 +232,9 @@ def _start_model(config: TrainConfig, dataset: SceneGraphDataset) -> VCTreeModel
     return model
 
 
-def _fit_features(model: VCTreeModel, examples: Sequence[Example]) -> None:
+def _fit_features(model: RelationNetwork, examples: Sequence[Example]) -> None:
     views = [view for example in examples for view in example.views]
-    model.features.fit(
-        torch.cat([view.objects for view in views]), torch.cat([view.pairs for view in views])
-    )
+    model.features.fit(views)
 
 
 def _hold_out(

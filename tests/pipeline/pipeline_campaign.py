@@ -67,6 +67,8 @@ class ColourEncoderSpec:
 class FakeRelationModel:
     """Logits drawn from a stream that the image id seeds."""
 
+    reads_images = False
+
     def __init__(self, num_predicates: int = 4, *, no_relation: bool = True) -> None:
         self.num_predicates = num_predicates
         self.no_relation = no_relation

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from haystack.errors import InputError
+from haystack.models.relation.heads.vctree import tree_loss
 from haystack.models.relation.inputs import all_pairs
-from haystack.models.relation.vctree import tree_loss
 from haystack.scene_graph import SceneGraph, Segment, as_triplets
 from haystack.training.config import LossConfig
 from haystack.training.losses import RelationTargets, relation_loss

@@ -12,8 +12,8 @@ import yaml
 
 from haystack.errors import InputError
 from haystack.io.panoptic_png import segment_geometry, write_panoptic_png
+from haystack.models.relation.config import RelationModelConfig
 from haystack.models.relation.files import load_relation_model
-from haystack.models.relation.model import RelationModelConfig
 from haystack.models.relation.predict import predict_dataset
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets
 from haystack.training.config import TrainConfig

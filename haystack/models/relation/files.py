@@ -16,7 +16,8 @@ from torch import Tensor
 import haystack
 from haystack import files
 from haystack.errors import InputError
-from haystack.models.relation.model import RelationModelConfig, VCTreeModel
+from haystack.models.relation.config import RelationModelConfig
+from haystack.models.relation.network import RelationNetwork
 from haystack.vocabulary import Vocabulary
 
 # One metadata entry, because safetensors does not promise an order among several, and equal
@@ -24,7 +25,7 @@ from haystack.vocabulary import Vocabulary
 _KEY = "haystack_relation_model"
 
 
-def save_relation_model(model: VCTreeModel, path: str | Path) -> None:
+def save_relation_model(model: RelationNetwork, path: str | Path) -> None:
     """Write a model, atomically; equal models give equal bytes."""
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()
@@ -37,7 +38,7 @@ def save_relation_model(model: VCTreeModel, path: str | Path) -> None:
     files.write_bytes(path, save(tensors, {_KEY: files.canonical_json(header)}))
 
 
-def load_relation_model(path: str | Path, device: str | torch.device = "cpu") -> VCTreeModel:
+def load_relation_model(path: str | Path, device: str | torch.device = "cpu") -> RelationNetwork:
     """Read a model that ``save_relation_model`` wrote, ready for prediction.
 
     Raises:
@@ -63,7 +64,7 @@ def load_relation_model(path: str | Path, device: str | torch.device = "cpu") ->
     except (KeyError, TypeError, ValueError) as error:
         message = error.message if isinstance(error, InputError) else repr(error)
         raise InputError(f"the model's metadata cannot be read: {message}", path=path) from error
-    model = VCTreeModel(config, vocabulary)
+    model = RelationNetwork(config, vocabulary)
     check_tensors(model.state_dict(), tensors, path=path)
     model.load_state_dict(tensors)
     return model.to(device).eval()

@@ -23,9 +23,11 @@ class SceneInput:
         id_map: int32 [height, width], segment id of every pixel, 0 = void; None where no masks
             are known, then boxes stand for them.
         segment_ids: int64 [N], the ids that the objects have in ``id_map``.
+        image: uint8 [height, width, 3], RGB; None where nobody reads the picture.
 
     Raises:
-        InputError: the arrays disagree about N, the map about the size, or an id comes twice.
+        InputError: the arrays disagree about N, map or picture about the size, or an id comes
+            twice.
     """
 
     image_id: str
@@ -35,16 +37,19 @@ class SceneInput:
     boxes: npt.NDArray[np.float32]
     id_map: npt.NDArray[np.int32] | None
     segment_ids: npt.NDArray[np.int64]
+    image: npt.NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.labels)
-        shapes = {
+        shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
             "labels": (self.labels.shape, (count,)),
             "boxes": (self.boxes.shape, (count, 4)),
             "segment_ids": (self.segment_ids.shape, (count,)),
         }
         if self.id_map is not None:
             shapes["id_map"] = (self.id_map.shape, (self.height, self.width))
+        if self.image is not None:
+            shapes["image"] = (self.image.shape, (self.height, self.width, 3))
         for name, (came, expected) in shapes.items():
             if came != expected:
                 raise InputError(
@@ -62,15 +67,21 @@ class SceneInput:
         boxes = self.boxes.copy()
         boxes[:, [0, 2]] = self.width - self.boxes[:, [2, 0]]
         id_map = None if self.id_map is None else np.ascontiguousarray(self.id_map[:, ::-1])
-        return replace(self, boxes=boxes, id_map=id_map)
+        image = None if self.image is None else np.ascontiguousarray(self.image[:, ::-1])
+        return replace(self, boxes=boxes, id_map=id_map, image=image)
 
 
-def scene_input(graph: SceneGraph, id_map: npt.NDArray[np.int32] | None) -> SceneInput:
+def scene_input(
+    graph: SceneGraph,
+    id_map: npt.NDArray[np.int32] | None,
+    image: npt.NDArray[np.uint8] | None = None,
+) -> SceneInput:
     """The objects of a scene graph as model input; relations are left behind.
 
     Args:
         graph: annotations of the image.
         id_map: int32 [height, width], its panoptic PNG, or None.
+        image: uint8 [height, width, 3], the picture, or None.
 
     Raises:
         InputError: see ``SceneInput``.
@@ -83,6 +94,7 @@ def scene_input(graph: SceneGraph, id_map: npt.NDArray[np.int32] | None) -> Scen
         boxes=graph.boxes,
         id_map=id_map,
         segment_ids=graph.segment_ids,
+        image=image,
     )
 
 

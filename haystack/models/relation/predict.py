@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from haystack.errors import InputError
+from haystack.io.images import read_rgb
 from haystack.io.panoptic_png import read_panoptic_png
 from haystack.models.relation.inputs import RelationLogits, SceneInput, scene_input
 from haystack.models.relation.protocol import RelationModel
@@ -17,16 +18,25 @@ from haystack.scene_graph import RelationScores, SceneGraph, SceneGraphDataset, 
 _CHUNK = 16
 
 
-def read_scene(dataset: SceneGraphDataset, graph: SceneGraph) -> SceneInput:
+def read_scene(
+    dataset: SceneGraphDataset, graph: SceneGraph, *, with_image: bool = False
+) -> SceneInput:
     """A scene graph's objects and its panoptic PNG, where its record names one.
 
+    Args:
+        dataset: where the graph comes from; files are read from beside it.
+        graph: the image.
+        with_image: whether to read the picture as well.
+
     Raises:
-        InputError: the PNG is missing, broken or of another size than its record says.
+        InputError: a file is missing, broken or of another size than its record says.
     """
-    if graph.pan_seg_file_name is None:
-        return scene_input(graph, None)
-    path = dataset.path_of(graph.pan_seg_file_name)
-    return scene_input(graph, read_panoptic_png(path, size=(graph.height, graph.width)))
+    size = (graph.height, graph.width)
+    id_map = None
+    if graph.pan_seg_file_name is not None:
+        id_map = read_panoptic_png(dataset.path_of(graph.pan_seg_file_name), size=size)
+    image = read_rgb(dataset.path_of(graph.file_name), size=size) if with_image else None
+    return scene_input(graph, id_map, image)
 
 
 def predict_dataset(
@@ -47,7 +57,9 @@ def predict_dataset(
     return (
         relation_scores(answer)
         for chunk in _chunks(graphs)
-        for answer in model.predict([read_scene(dataset, graph) for graph in chunk])
+        for answer in model.predict(
+            [read_scene(dataset, graph, with_image=model.reads_images) for graph in chunk]
+        )
     )
 
 

@@ -12,9 +12,14 @@ from haystack.models.relation.inputs import RelationLogits, SceneInput
 class RelationModel(Protocol):
     """Anything that scores the predicates of an image's ordered pairs.
 
-    A model of one's own needs these two members and nothing else; it need not be a PyTorch
+    A model of one's own needs these three members and nothing else; it need not be a PyTorch
     module.
     """
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether scenes must bring their picture; decoding it is skipped otherwise."""
+        ...
 
     @property
     def num_predicates(self) -> int:

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from haystack.models.relation.tree_lstm import BidirectionalTreeLSTM
-from haystack.models.relation.trees import build_trees
+from haystack.models.relation.heads.tree_lstm import BidirectionalTreeLSTM
+from haystack.models.relation.heads.trees import build_trees
 
 
 def tree_of_one_image(scores):

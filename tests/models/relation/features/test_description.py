@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from haystack.models.relation.geometry import (
+from haystack.models.relation.features.description import (
     GRID,
     OBJECT_COLUMNS,
     OBJECT_WIDTH,

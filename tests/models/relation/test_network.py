@@ -13,12 +13,13 @@ from safetensors.torch import save_file
 
 from haystack.errors import InputError
 from haystack.io.panoptic_png import write_panoptic_png
+from haystack.models.relation.config import RelationModelConfig
+from haystack.models.relation.features.word_vectors import WIDTH, name_vectors
 from haystack.models.relation.files import load_relation_model, save_relation_model
 from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs, scene_input
-from haystack.models.relation.model import RelationModelConfig, VCTreeModel
+from haystack.models.relation.network import RelationNetwork
 from haystack.models.relation.predict import predict_dataset, relation_scores
 from haystack.models.relation.protocol import RelationModel
-from haystack.models.relation.word_vectors import WIDTH, name_vectors
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment
 from haystack.vocabulary import Vocabulary, psg_vocabulary
 
@@ -28,7 +29,7 @@ SMALL = RelationModelConfig(roi_dim=8, hidden_dim=6, pooling_dim=10, side_dim=4)
 
 def make_model(seed=0):
     torch.manual_seed(seed)
-    return VCTreeModel(SMALL, VOCABULARY).eval()
+    return RelationNetwork(SMALL, VOCABULARY).eval()
 
 
 def make_scene(count, seed=0, image_id="a"):
@@ -98,7 +99,10 @@ def test_unknown_object_class_is_refused():
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"hidden_dim": 7}, "even hidden_dim"), ({"head": "imp"}, "head='vctree', got 'imp'")],
+    [
+        ({"hidden_dim": 7}, "even hidden_dim"),
+        ({"head": "psgtr"}, "head to be one of vctree, got 'psgtr'"),
+    ],
 )
 def test_bad_architecture_is_refused(settings, words):
     with pytest.raises(InputError, match=words):
@@ -225,6 +229,8 @@ def test_predicting_a_split_gives_probabilities(tmp_path):
 def test_a_model_of_ones_own_predicts_a_split(tmp_path):
     class Constant:
         num_predicates = 2
+
+        reads_images = False
 
         def predict(self, scenes):
             return [

@@ -10,13 +10,18 @@ import torch
 import torch.nn.functional as F
 
 from haystack.models.relation.batch import SceneBatch
-from haystack.models.relation.vctree import HeadOutput, VCTreeHead, tree_loss
-from haystack.models.relation.visual import VisualSpatialExtractor, box_maps, pyramid_levels
+from haystack.models.relation.features.visual import (
+    VisualSpatialExtractor,
+    box_maps,
+    pyramid_levels,
+)
+from haystack.models.relation.heads.base import HeadDims, HeadOutput
+from haystack.models.relation.heads.vctree import VCTreeHead, tree_loss
 from haystack.scene_graph import SceneGraph, Segment
 from haystack.training.config import LossConfig
 from haystack.training.losses import RelationTargets, relation_loss
 
-ORACLE = Path(__file__).parents[2] / "data" / "openpsg" / "openpsg_tiny_VCTreeHead.npz"
+ORACLE = Path(__file__).parents[3] / "data" / "openpsg" / "openpsg_tiny_VCTreeHead.npz"
 PARTS = ("bbox_roi_extractor.", "relation_roi_extractor.")
 
 
@@ -37,9 +42,7 @@ def load(oracle, *, quirks):
     unions = VisualSpatialExtractor(
         channels=8, roi_dim=12, with_spatial=True, openpsg_quirks=quirks
     )
-    head = VCTreeHead(
-        num_objects=133, num_predicates=56, roi_dim=12, embed_dim=6, hidden_dim=8, pooling_dim=20
-    )
+    head = VCTreeHead(HeadDims(133, 56, roi_dim=12, embed_dim=6, hidden_dim=8, pooling_dim=20))
     for module, prefix in ((objects, PARTS[0]), (unions, PARTS[1])):
         module.load_state_dict(
             {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}

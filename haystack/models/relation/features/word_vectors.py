@@ -13,7 +13,7 @@ import numpy.typing as npt
 WIDTH = 50
 """Numbers per name."""
 
-_FILE = Path(__file__).parents[2] / "data" / "word_vectors" / "glove6b_50d_psg189.npz"
+_FILE = Path(__file__).parents[3] / "data" / "word_vectors" / "glove6b_50d_psg189.npz"
 
 
 def name_vectors(names: Sequence[str]) -> npt.NDArray[np.float32]:

@@ -8,55 +8,26 @@ their classes are given (PredCls).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from haystack.models.relation.batch import SceneBatch
-from haystack.models.relation.encodings import encode_boxes, encode_overlaps
-from haystack.models.relation.tree_lstm import BidirectionalTreeLSTM
-from haystack.models.relation.trees import build_trees
-
-
-@dataclass(frozen=True)
-class HeadOutput:
-    """What a relation head returns for a batch.
-
-    Args:
-        logits: float [R, P + 1]; column 0 = no relation, column p + 1 = predicate p.
-        tree_logits: float [B, n, n], padded; the sigmoid of [b, i, j] says how much objects i and
-            j of image b belong together.
-    """
-
-    logits: Tensor
-    tree_logits: Tensor
+from haystack.models.relation.heads.base import HeadDims, HeadOutput, RelationHead
+from haystack.models.relation.heads.encodings import encode_boxes, encode_overlaps
+from haystack.models.relation.heads.tree_lstm import BidirectionalTreeLSTM
+from haystack.models.relation.heads.trees import build_trees
 
 
 class VCTreeContext(nn.Module):
-    """Object features in the context of their image, passed along a learned tree.
+    """Object features in the context of their image, passed along a learned tree."""
 
-    Args:
-        num_objects: C, object classes.
-        roi_dim: width of an object's feature.
-        embed_dim: width of a class embedding.
-        hidden_dim: width of the context; even.
-        side_dim: width of each of the score net's four inputs, and of the position embedding.
-        norm_momentum: of the batch normalisations.
-    """
-
-    def __init__(
-        self,
-        *,
-        num_objects: int,
-        roi_dim: int,
-        embed_dim: int,
-        hidden_dim: int,
-        side_dim: int,
-        norm_momentum: float,
-    ) -> None:
+    def __init__(self, dims: HeadDims) -> None:
         super().__init__()
+        roi_dim, embed_dim, hidden_dim = dims.roi_dim, dims.embed_dim, dims.hidden_dim
+        num_objects, side_dim, norm_momentum = dims.num_objects, dims.side_dim, dims.norm_momentum
         self.obj_embed1 = nn.Embedding(num_objects + 1, embed_dim)
         self.obj_embed2 = nn.Embedding(num_objects + 1, embed_dim)
         self.pos_embed = nn.Sequential(
@@ -119,50 +90,22 @@ class VCTreeContext(nn.Module):
         return scores + self.vision_prior.bias
 
 
-class VCTreeHead(nn.Module):
+class VCTreeHead(RelationHead):
     """Predicate logits of object pairs, from tree context and union features.
 
-    The defaults are OpenPSG's dimensions.
-
     Args:
-        num_objects: C, object classes.
-        num_predicates: P, predicates.
-        roi_dim: width of object and union features.
-        embed_dim: width of a class embedding.
-        hidden_dim: width of the context; even.
-        pooling_dim: width of a pair's representation.
-        side_dim: see ``VCTreeContext``.
-        dropout: on a pair's representation, in training.
-        norm_momentum: of the batch normalisations.
+        dims: sizes.
     """
 
-    def __init__(
-        self,
-        *,
-        num_objects: int,
-        num_predicates: int,
-        roi_dim: int = 1024,
-        embed_dim: int = 200,
-        hidden_dim: int = 512,
-        pooling_dim: int = 4096,
-        side_dim: int = 128,
-        dropout: float = 0.0,
-        norm_momentum: float = 0.001,
-    ) -> None:
+    def __init__(self, dims: HeadDims) -> None:
         super().__init__()
-        self.context_layer = VCTreeContext(
-            num_objects=num_objects,
-            roi_dim=roi_dim,
-            embed_dim=embed_dim,
-            hidden_dim=hidden_dim,
-            side_dim=side_dim,
-            norm_momentum=norm_momentum,
-        )
+        hidden_dim, pooling_dim = dims.hidden_dim, dims.pooling_dim
+        self.context_layer = VCTreeContext(dims)
         self.post_emb = nn.Linear(hidden_dim, 2 * hidden_dim)
         self.post_cat = nn.Linear(2 * hidden_dim, pooling_dim)
-        self.rel_compress = nn.Linear(pooling_dim, num_predicates + 1)
-        self.up_dim = nn.Linear(roi_dim, pooling_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.rel_compress = nn.Linear(pooling_dim, dims.num_predicates + 1)
+        self.up_dim = nn.Linear(dims.roi_dim, pooling_dim)
+        self.dropout = nn.Dropout(dims.dropout)
         nn.init.normal_(self.post_emb.weight, std=10.0 / math.sqrt(hidden_dim))
         for linear in (self.post_cat, self.rel_compress, self.up_dim):
             nn.init.xavier_normal_(linear.weight)
@@ -170,13 +113,7 @@ class VCTreeHead(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, batch: SceneBatch, objects: Tensor, unions: Tensor) -> HeadOutput:
-        """Score ``batch.pairs``.
-
-        Args:
-            batch: labels, boxes, sizes and pairs.
-            objects: float [N, roi_dim], a feature of each object.
-            unions: float [R, roi_dim], a feature of each pair.
-        """
+        """See ``RelationHead``."""
         context, tree_logits = self.context_layer(batch, objects)
         # First half: the object as a subject; second half: the same object as an object.
         as_subject, as_object = F.relu(self.post_emb(context)).chunk(2, dim=1)
@@ -184,6 +121,10 @@ class VCTreeHead(nn.Module):
         pair = self.post_cat(torch.cat([as_subject[subject], as_object[target]], dim=1))
         pair = self.dropout(pair * self.up_dim(unions))
         return HeadOutput(self.rel_compress(pair), tree_logits)
+
+    def class_embeddings(self) -> Sequence[nn.Embedding]:
+        """Of the object context and of the edge context."""
+        return self.context_layer.obj_embed1, self.context_layer.obj_embed2
 
 
 def tree_loss(tree_logits: Tensor, related: Tensor, present: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from haystack.models.relation.trees import BinaryTrees
+from haystack.models.relation.heads.trees import BinaryTrees
 
 
 class UpwardCell(nn.Module):

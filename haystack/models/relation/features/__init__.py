@@ -1,0 +1,1 @@
+"""Where a relation model's object and pair features come from."""

@@ -1,0 +1,145 @@
+"""The relation network: a source of features and a head, put together by a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from haystack.errors import InputError
+from haystack.models.relation.batch import SceneBatch
+from haystack.models.relation.config import RelationModelConfig
+from haystack.models.relation.features.base import EncodedScene, FeatureSource
+from haystack.models.relation.features.geometry import GeometryFeatures
+from haystack.models.relation.features.word_vectors import WIDTH, name_vectors
+from haystack.models.relation.heads import build_head
+from haystack.models.relation.heads.base import HeadDims, HeadOutput
+from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
+from haystack.vocabulary import Vocabulary
+
+_PREDICT_BATCH = 16
+
+
+class RelationNetwork(nn.Module):
+    """A relation head on a source of features; a ``RelationModel``.
+
+    Args:
+        config: architecture.
+        vocabulary: object classes and predicates.
+
+    Raises:
+        InputError: the configuration is not a known one.
+    """
+
+    def __init__(self, config: RelationModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = vocabulary
+        self.features = _feature_source(config, vocabulary)
+        self.head = build_head(
+            config.head,
+            HeadDims(
+                num_objects=vocabulary.num_objects,
+                num_predicates=vocabulary.num_predicates,
+                roi_dim=config.roi_dim,
+                embed_dim=config.embed_dim,
+                hidden_dim=config.hidden_dim,
+                pooling_dim=config.pooling_dim,
+                side_dim=config.side_dim,
+                dropout=config.dropout,
+                norm_momentum=config.norm_momentum,
+            ),
+        )
+        if config.embeddings == "word_vectors":
+            _fix_embeddings(self.head.class_embeddings(), vocabulary.object_classes)
+        # Where the weights lie, for every architecture alike.
+        self.register_buffer("_anchor", torch.empty(0), persistent=False)
+
+    @property
+    def num_predicates(self) -> int:
+        """P, the number of predicates."""
+        return self.vocabulary.num_predicates
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether scenes must bring their picture."""
+        return self.features.reads_images
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        anchor: Tensor = self._anchor  # type: ignore[assignment]
+        return anchor.device
+
+    def encode(self, scenes: Sequence[SceneInput]) -> list[EncodedScene]:
+        """Describe scenes with at least one object each; see ``FeatureSource.encode``.
+
+        Raises:
+            InputError: an object class is not one of the vocabulary's, or a picture is missing.
+        """
+        for scene in scenes:
+            if len(scene) and int(scene.labels.max()) >= self.vocabulary.num_objects:
+                raise InputError(
+                    f"expected object classes below {self.vocabulary.num_objects}, "
+                    f"got {int(scene.labels.max())}",
+                    record=scene.image_id,
+                )
+            if self.reads_images and scene.image is None:
+                raise InputError(
+                    "this model reads the picture, and the scene came without one",
+                    record=scene.image_id,
+                )
+        return self.features.encode(scenes)
+
+    def forward(self, encoded: Sequence[EncodedScene]) -> tuple[SceneBatch, HeadOutput]:
+        """Score all pairs of encoded scenes, each with at least one object."""
+        batch = SceneBatch.from_scenes([view.scene for view in encoded], self.device)
+        return batch, self.head(batch, *self.features(batch, encoded))
+
+    def predict(self, scenes: Sequence[SceneInput]) -> list[RelationLogits]:
+        """Logits for all ordered pairs of every scene; see ``RelationModel``."""
+        answers = [self._no_pairs(scene) for scene in scenes]
+        places = [place for place, scene in enumerate(scenes) if len(scene) > 1]
+        was_training = self.training
+        self.eval()
+        try:
+            with torch.inference_mode():
+                for start in range(0, len(places), _PREDICT_BATCH):
+                    chunk = places[start : start + _PREDICT_BATCH]
+                    batch, output = self(self.encode([scenes[place] for place in chunk]))
+                    rows = output.logits.float().cpu().numpy()
+                    ends = np.cumsum(batch.pair_counts)[:-1]
+                    for place, logits in zip(chunk, np.split(rows, ends), strict=True):
+                        answers[place] = RelationLogits(
+                            image_id=scenes[place].image_id,
+                            pairs=all_pairs(len(scenes[place])),
+                            logits=np.ascontiguousarray(logits[:, 1:]),
+                            no_relation=np.ascontiguousarray(logits[:, 0]),
+                        )
+        finally:
+            self.train(was_training)
+        return answers
+
+    def _no_pairs(self, scene: SceneInput) -> RelationLogits:
+        logits = np.empty((0, self.num_predicates), dtype=np.float32)
+        return RelationLogits(scene.image_id, all_pairs(0), logits, np.empty(0, dtype=np.float32))
+
+
+def _feature_source(config: RelationModelConfig, vocabulary: Vocabulary) -> FeatureSource:
+    return GeometryFeatures(vocabulary.object_classes, config.roi_dim, config.dropout)
+
+
+def _fix_embeddings(tables: Sequence[nn.Embedding], object_classes: Sequence[str]) -> None:
+    vectors = torch.from_numpy(name_vectors(object_classes))
+    for table in tables:
+        if table.embedding_dim != WIDTH:
+            raise InputError(
+                f"expected embed_dim={WIDTH}, the width of the bundled word vectors, "
+                f"got {table.embedding_dim}; or set embeddings=learned"
+            )
+        with torch.no_grad():
+            table.weight[0] = 0
+            table.weight[1:] = vectors
+        table.weight.requires_grad_(False)
