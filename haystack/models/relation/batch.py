@@ -23,6 +23,9 @@ class SceneBatch:
         counts: objects of each image; each at least 1.
         pairs: int64 [R, 2], rows of the concatenated objects, image after image.
         pair_counts: pairs of each image.
+        class_scores: float [N, C], the probability of each class where classes are only guessed
+            (SGCls, SGDet): the head then classifies the objects itself, and ``labels`` are the
+            likeliest guesses. None where ``labels`` are certain (PredCls).
     """
 
     labels: Tensor
@@ -31,6 +34,7 @@ class SceneBatch:
     counts: tuple[int, ...]
     pairs: Tensor
     pair_counts: tuple[int, ...]
+    class_scores: Tensor | None = None
 
     @classmethod
     def from_scenes(cls, scenes: Sequence[SceneInput], device: torch.device) -> SceneBatch:

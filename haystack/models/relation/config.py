@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from haystack.errors import InputError
 
-HEADS = ("vctree",)
+HEADS = ("vctree", "motifs", "gpsnet", "imp")
 FEATURES = ("geometry",)
 EMBEDDINGS = ("word_vectors", "learned")
 
@@ -16,7 +16,8 @@ class RelationModelConfig:
     """Architecture of a relation model; stored with its weights.
 
     Args:
-        head: relation head: ``vctree``.
+        head: relation head: ``vctree``, ``motifs``, ``gpsnet`` or ``imp``; each uses those of the
+            widths below that it has a use for.
         features: where object and pair features come from; ``geometry`` = class names, boxes and
             masks, no picture.
         embeddings: class embeddings of the head; ``word_vectors`` = the bundled vectors of the
@@ -28,6 +29,8 @@ class RelationModelConfig:
         side_dim: width of the encodings of boxes and positions.
         dropout: on features and on a pair's representation, in training.
         norm_momentum: of the batch normalisations.
+        classifies_objects: whether the head has the part that classifies objects whose classes are
+            only guessed (SGCls, SGDet); OpenPSG's models do.
     """
 
     head: str = "vctree"
@@ -40,6 +43,7 @@ class RelationModelConfig:
     side_dim: int = 32
     dropout: float = 0.3
     norm_momentum: float = 0.05
+    classifies_objects: bool = False
 
     def __post_init__(self) -> None:
         known = {"head": HEADS, "features": FEATURES, "embeddings": EMBEDDINGS}

@@ -27,9 +27,12 @@ _KEY = "haystack_relation_model"
 
 def save_relation_model(model: RelationNetwork, path: str | Path) -> None:
     """Write a model, atomically; equal models give equal bytes."""
-    tensors = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()
-    }
+    tensors, stored = {}, set()
+    for name, tensor in model.state_dict().items():
+        content = tensor.detach().cpu().contiguous()
+        # One tensor under two names, as in OpenPSG's tree decoder, is stored under both.
+        tensors[name] = content.clone() if content.data_ptr() in stored else content
+        stored.add(content.data_ptr())
     header = {
         "config": asdict(model.config),
         "vocabulary": model.vocabulary.to_dict(),

@@ -50,6 +50,7 @@ class RelationNetwork(nn.Module):
                 side_dim=config.side_dim,
                 dropout=config.dropout,
                 norm_momentum=config.norm_momentum,
+                classifies_objects=config.classifies_objects,
             ),
         )
         if config.embeddings == "word_vectors":

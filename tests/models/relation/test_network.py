@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 
 from haystack.errors import InputError
 from haystack.io.panoptic_png import write_panoptic_png
-from haystack.models.relation.config import RelationModelConfig
+from haystack.models.relation.config import HEADS, RelationModelConfig
 from haystack.models.relation.features.word_vectors import WIDTH, name_vectors
 from haystack.models.relation.files import load_relation_model, save_relation_model
 from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs, scene_input
@@ -27,9 +28,9 @@ VOCABULARY = Vocabulary(("person", "dog", "robot"), ("sky-other-merged",), ("on"
 SMALL = RelationModelConfig(roi_dim=8, hidden_dim=6, pooling_dim=10, side_dim=4)
 
 
-def make_model(seed=0):
+def make_model(seed=0, **settings):
     torch.manual_seed(seed)
-    return RelationNetwork(SMALL, VOCABULARY).eval()
+    return RelationNetwork(replace(SMALL, **settings), VOCABULARY).eval()
 
 
 def make_scene(count, seed=0, image_id="a"):
@@ -54,8 +55,9 @@ def test_model_is_a_relation_model():
     assert isinstance(make_model(), RelationModel)
 
 
-def test_predictions_do_not_depend_on_the_batch():
-    model = make_model()
+@pytest.mark.parametrize("head", HEADS)
+def test_predictions_do_not_depend_on_the_batch(head):
+    model = make_model(head=head)
     scenes = [make_scene(n, seed=n, image_id=str(n)) for n in (5, 1, 9, 0, 2, 13)]
     together = model.predict(scenes)
     for scene, answer in zip(scenes, together, strict=True):
@@ -101,7 +103,7 @@ def test_unknown_object_class_is_refused():
     ("settings", "words"),
     [
         ({"hidden_dim": 7}, "even hidden_dim"),
-        ({"head": "psgtr"}, "head to be one of vctree, got 'psgtr'"),
+        ({"head": "psgtr"}, "head to be one of vctree, motifs, gpsnet, imp, got 'psgtr'"),
     ],
 )
 def test_bad_architecture_is_refused(settings, words):
@@ -125,8 +127,10 @@ def test_word_vectors_cover_the_vocabulary_and_draw_the_rest():
     assert np.array_equal(drawn, name_vectors(["flux compensator", "robot"]))
 
 
-def test_saving_twice_and_after_loading_gives_the_same_bytes(tmp_path):
-    model = make_model()
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("classifies", [False, True])
+def test_saving_twice_and_after_loading_gives_the_same_bytes(tmp_path, head, classifies):
+    model = make_model(head=head, classifies_objects=classifies)
     save_relation_model(model, tmp_path / "a.safetensors")
     save_relation_model(model, tmp_path / "b.safetensors")
     loaded = load_relation_model(tmp_path / "a.safetensors")
@@ -134,7 +138,7 @@ def test_saving_twice_and_after_loading_gives_the_same_bytes(tmp_path):
     contents = {(tmp_path / f"{name}.safetensors").read_bytes() for name in "abc"}
     assert len(contents) == 1
     assert loaded.vocabulary == VOCABULARY
-    assert loaded.config == SMALL
+    assert loaded.config == model.config
     scene = make_scene(6)
     ours, theirs = model.predict([scene])[0], loaded.predict([scene])[0]
     assert np.array_equal(ours.logits, theirs.logits)

@@ -10,7 +10,15 @@ if TYPE_CHECKING:
 
 def build_head(name: str, dims: HeadDims) -> RelationHead:
     """The head of this name; ``haystack.models.relation.config.HEADS`` lists them."""
+    from haystack.models.relation.heads.gpsnet import GPSNetHead
+    from haystack.models.relation.heads.imp import IMPHead
+    from haystack.models.relation.heads.motifs import MotifsHead
     from haystack.models.relation.heads.vctree import VCTreeHead
 
-    heads: dict[str, type[RelationHead]] = {"vctree": VCTreeHead}
+    heads: dict[str, type[RelationHead]] = {
+        "vctree": VCTreeHead,
+        "motifs": MotifsHead,
+        "gpsnet": GPSNetHead,
+        "imp": IMPHead,
+    }
     return heads[name](dims)

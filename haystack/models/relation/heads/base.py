@@ -25,6 +25,9 @@ class HeadDims:
         side_dim: width of the encodings of boxes and positions.
         dropout: on a pair's representation, in training.
         norm_momentum: of the batch normalisations.
+        classifies_objects: whether the head has the part that classifies objects, which is idle
+            where their classes are given.
+        decoder_dropout: in that part, in training.
     """
 
     num_objects: int
@@ -36,6 +39,8 @@ class HeadDims:
     side_dim: int = 128
     dropout: float = 0.0
     norm_momentum: float = 0.001
+    classifies_objects: bool = True
+    decoder_dropout: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,13 @@ class HeadOutput:
         logits: float [R, P + 1]; column 0 = no relation, column p + 1 = predicate p.
         tree_logits: float [B, n, n], padded; the sigmoid of [b, i, j] says how much objects i and
             j of image b belong together. None where the head builds no trees.
+        object_logits: float [N, C + 1]; column 0 = background, column c + 1 = class c. None where
+            the classes were given.
     """
 
     logits: Tensor
     tree_logits: Tensor | None = None
+    object_logits: Tensor | None = None
 
 
 class RelationHead(nn.Module, ABC):
@@ -57,14 +65,21 @@ class RelationHead(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: SceneBatch, objects: Tensor, unions: Tensor) -> HeadOutput:
-        """Score ``batch.pairs``.
+        """Score ``batch.pairs``; classify the objects first where ``batch.class_scores`` are given.
 
         Args:
-            batch: labels, boxes, sizes and pairs.
+            batch: labels or guesses of them, boxes, sizes and pairs.
             objects: float [N, roi_dim], a feature of each object.
             unions: float [R, roi_dim], a feature of each pair.
+
+        Raises:
+            InputError: the classes are guesses, and the head was built without
+                ``classifies_objects``.
         """
 
     @abstractmethod
     def class_embeddings(self) -> Sequence[nn.Embedding]:
-        """The tables of class embeddings, [C + 1, embed_dim] each; row 0 is the background."""
+        """The tables of class embeddings, [C + 1, embed_dim] each; row 0 is the background.
+
+        Those that stand for the objects of an image; a decoder's own table is not among them.
+        """

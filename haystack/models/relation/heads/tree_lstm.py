@@ -21,7 +21,7 @@ class UpwardCell(nn.Module):
         self.ioffux = nn.Linear(input_dim, 6 * hidden_dim)
         self.ioffuh_left = nn.Linear(hidden_dim, 6 * hidden_dim)
         self.ioffuh_right = nn.Linear(hidden_dim, 6 * hidden_dim)
-        _orthogonal_blocks(self.px, self.ioffux, self.ioffuh_left, self.ioffuh_right)
+        orthogonal_blocks(hidden_dim, self.px, self.ioffux, self.ioffuh_left, self.ioffuh_right)
         with torch.no_grad():
             # The two halves add up to a forget bias of 1, so that memory survives at the start.
             for linear in (self.ioffuh_left, self.ioffuh_right):
@@ -31,10 +31,10 @@ class UpwardCell(nn.Module):
         """[N, input_dim] -> [N, hidden_dim]."""
         gates = self.ioffux(inputs) + self.ioffuh_left.bias + self.ioffuh_right.bias
         weight = torch.cat([self.ioffuh_left.weight, self.ioffuh_right.weight], dim=1).T
-        children = _neighbour_rank(torch.stack([trees.left, trees.right], dim=1), trees)
+        children = neighbour_rank(torch.stack([trees.left, trees.right], dim=1), trees)
         outputs: list[Tensor] = []
         hidden = memory = inputs.new_zeros((1, self.hidden_dim))
-        for gate, shortcut, both in reversed(_by_level(trees, gates, self.px(inputs), children)):
+        for gate, shortcut, both in reversed(by_level(trees, gates, self.px(inputs), children)):
             total = torch.addmm(gate, hidden[both].flatten(1), weight)
             i, o, forget_left, forget_right, _, r = total.sigmoid().chunk(6, dim=1)
             left, right = memory[both].unbind(1)
@@ -42,7 +42,7 @@ class UpwardCell(nn.Module):
             state = i * update + forget_left * left + forget_right * right
             output = torch.lerp(shortcut, o * state.tanh(), r)
             outputs.append(output)
-            hidden, memory = _with_zero_row(output), _with_zero_row(state)
+            hidden, memory = with_zero_row(output), with_zero_row(state)
         return torch.cat(outputs[::-1])[torch.argsort(trees.order)]
 
 
@@ -55,7 +55,7 @@ class DownwardCell(nn.Module):
         self.px = nn.Linear(input_dim, hidden_dim)
         self.iofux = nn.Linear(input_dim, 5 * hidden_dim)
         self.iofuh = nn.Linear(hidden_dim, 5 * hidden_dim)
-        _orthogonal_blocks(self.px, self.iofux, self.iofuh)
+        orthogonal_blocks(hidden_dim, self.px, self.iofux, self.iofuh)
         with torch.no_grad():
             self.iofuh.bias[2 * hidden_dim : 3 * hidden_dim] = 1.0
 
@@ -63,18 +63,22 @@ class DownwardCell(nn.Module):
         """[N, input_dim] -> [N, hidden_dim]."""
         gates = self.iofux(inputs) + self.iofuh.bias
         weight = self.iofuh.weight.T
-        above = _neighbour_rank(trees.parent, trees)
+        above = neighbour_rank(trees.parent, trees)
         outputs: list[Tensor] = []
         hidden = memory = inputs.new_zeros((1, self.hidden_dim))
-        for gate, shortcut, parent in _by_level(trees, gates, self.px(inputs), above):
+        for gate, shortcut, parent in by_level(trees, gates, self.px(inputs), above):
             total = torch.addmm(gate, hidden[parent], weight)
-            i, o, forget, _, r = total.sigmoid().chunk(5, dim=1)
-            update = total[:, 3 * self.hidden_dim : 4 * self.hidden_dim].tanh()
-            state = i * update + forget * memory[parent]
-            output = torch.lerp(shortcut, o * state.tanh(), r)
+            output, state = self.step(total, shortcut, memory[parent])
             outputs.append(output)
-            hidden, memory = _with_zero_row(output), _with_zero_row(state)
+            hidden, memory = with_zero_row(output), with_zero_row(state)
         return torch.cat(outputs)[torch.argsort(trees.order)]
+
+    def step(self, gates: Tensor, shortcut: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and memories of nodes, from their gates and the memories of their parents."""
+        i, o, forget, _, r = gates.sigmoid().chunk(5, dim=1)
+        update = gates[:, 3 * self.hidden_dim : 4 * self.hidden_dim].tanh()
+        state = i * update + forget * memory
+        return torch.lerp(shortcut, o * state.tanh(), r), state
 
 
 class TreeLSTMLayer(nn.Module):
@@ -106,26 +110,25 @@ class BidirectionalTreeLSTM(nn.Module):
         return output
 
 
-def _with_zero_row(values: Tensor) -> Tensor:
+def with_zero_row(values: Tensor) -> Tensor:
     """A last row of zeros, which stands for a missing child or parent."""
     return torch.nn.functional.pad(values, (0, 0, 0, 1))
 
 
-def _neighbour_rank(nodes: Tensor, trees: BinaryTrees) -> Tensor:
+def neighbour_rank(nodes: Tensor, trees: BinaryTrees) -> Tensor:
     """Row of each node's child or parent within the neighbouring level; -1, the last, if none."""
     return torch.where(nodes < 0, -1, trees.rank[nodes])
 
 
-def _by_level(trees: BinaryTrees, *tables: Tensor) -> list[tuple[Tensor, ...]]:
+def by_level(trees: BinaryTrees, *tables: Tensor) -> list[tuple[Tensor, ...]]:
     """Rows of each table, level by level from the roots."""
     split = [table[trees.order].split(trees.level_sizes) for table in tables]
     return list(zip(*split, strict=True))
 
 
-def _orthogonal_blocks(*linears: nn.Linear) -> None:
-    """Each gate's block of a weight orthogonal by itself, biases zero."""
+def orthogonal_blocks(width: int, *linears: nn.Linear) -> None:
+    """Each gate's block of ``width`` rows of a weight orthogonal by itself, biases zero."""
     for linear in linears:
         nn.init.zeros_(linear.bias)
-        width = linears[0].out_features
         for block in linear.weight.data.split(width):
             nn.init.orthogonal_(block)
