@@ -16,9 +16,11 @@ from haystack.evaluation.records import (
     Record,
     add_masks,
     batches,
+    holds_annotated_objects,
     needs_masks,
     prediction_record,
     target_record,
+    without_objects,
 )
 from haystack.evaluation.report import Report
 from haystack.evaluation.uncertainty import ResampledMetrics, check_resampling, uncertainty_of
@@ -55,6 +57,12 @@ def evaluate(
     or pair that they lack counts as the worst, and the report says how many do; images that they
     have beyond those evaluated are ignored, and counted too. Where predictions hold masks, those
     of the annotations are read from the panoptic PNGs, image by image.
+
+    An image is graded as PredCls if its predictions hold no objects, or scores of pairs of the
+    annotated objects repeated one by one (same classes in the same order, score 1 or none, boxes
+    within 0.01 pixels, and where the protocol compares masks that are given, the same pixels), as
+    in OpenPSG's results of PredCls. Objects are then the annotated ones, and A@K is defined if it
+    is so in every image; the report counts the others under ``own_objects``.
 
     Args:
         annotations: a PSG or Haystack file, the name of a bundled data set, or a data set.
@@ -152,10 +160,12 @@ class Measured(Generic[States]):
     Args:
         states: fed with every chosen image.
         ignored: predicted images that were not asked for.
+        own_objects: images whose predicted pairs are of the model's objects.
     """
 
     states: States
     ignored: int
+    own_objects: int
 
 
 def prepare(
@@ -204,8 +214,8 @@ def measure(
         training=prepared.statistics,
         validate=True,
     ).to(device)
-    ignored = _accumulate(states, source, prepared)
-    return Measured(states, ignored)
+    ignored, own_objects = _accumulate(states, source, prepared)
+    return Measured(states, ignored, own_objects)
 
 
 def _dataset(
@@ -285,14 +295,20 @@ def _check_targets(
         raise InputError(error.message, path=path, record=error.record) from error
 
 
-def _accumulate(metrics: SceneGraphMetrics, source: PredictionSource, prepared: Prepared) -> int:
-    """Feed every target with its prediction or none; returns the number of images ignored."""
+def _accumulate(
+    metrics: SceneGraphMetrics, source: PredictionSource, prepared: Prepared
+) -> tuple[int, int]:
+    """Feed every target with its prediction or none.
+
+    Returns:
+        How many predicted images were ignored, and how many had the model's own objects.
+    """
     graphs = prepared.graphs
     seen: set[str] = set()
-    ignored = 0
+    ignored = own_objects = 0
 
     def wanted() -> Iterator[tuple[Record, Record]]:
-        nonlocal ignored
+        nonlocal ignored, own_objects
         for image in source.images:
             image_id = str(image.image_id)
             if image_id in seen:
@@ -304,7 +320,11 @@ def _accumulate(metrics: SceneGraphMetrics, source: PredictionSource, prepared: 
                 ignored += 1
                 continue
             record = prediction_record(image)
-            yield record, prepared.target_for(image_id, record)
+            target = prepared.target_for(image_id, record)
+            if holds_annotated_objects(record, target):
+                record = without_objects(record)
+            own_objects += "labels" in record
+            yield record, target
 
     try:
         for predictions, batch in batches(wanted()):
@@ -322,7 +342,7 @@ def _accumulate(metrics: SceneGraphMetrics, source: PredictionSource, prepared: 
     for start in range(0, len(absent), _IMAGES_PER_BATCH):
         part = [target_record(graph) for graph in absent[start : start + _IMAGES_PER_BATCH]]
         metrics.update([None] * len(part), part)
-    return ignored
+    return ignored, own_objects
 
 
 def _report(measured: Measured[Any], prepared: Prepared) -> Report:
@@ -350,6 +370,7 @@ def _report(measured: Measured[Any], prepared: Prepared) -> Report:
             "missing_images": support["missing_images"],
             "missing_pairs": support["missing_pairs"],
             "ignored_images": measured.ignored,
+            "own_objects": measured.own_objects,
             **({} if training is None else {"training": training}),
         },
         per_predicate={

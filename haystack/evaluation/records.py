@@ -24,6 +24,9 @@ Record = dict[str, Any]
 
 _PAIRS_PER_BATCH = 2**16
 _BYTES_PER_BATCH = 2**28
+_ROUNDING = 0.01
+"""Pixels by which a box may have moved on its way to a model's image size and back."""
+_OBJECT_KEYS = ("labels", "object_scores", "boxes", "masks", "id_map")
 
 
 def target_record(graph: SceneGraph) -> Record:
@@ -79,14 +82,66 @@ def needs_masks(record: Record, protocol: Protocol) -> bool:
     return protocol.regions != "boxes" and ("id_map" in record or "masks" in record)
 
 
+def holds_annotated_objects(prediction: Record, target: Record) -> bool:
+    """Whether scores are of pairs of the annotated objects, although objects are given: PredCls.
+
+    OpenPSG's results of PredCls repeat the annotated objects. They are recognised where the
+    objects are as many, of the same classes in the same order, each with the score 1 or none, and
+    their boxes, if any, lie where the annotated ones do; so do their masks, to the pixel, where
+    the target holds masks, and where it does not there must be boxes.
+
+    Args:
+        prediction: from :func:`prediction_record`.
+        target: of its image; with masks if :func:`needs_masks`.
+    """
+    labels, scores = prediction.get("labels"), prediction.get("object_scores")
+    if "scores" not in prediction or labels is None or not len(labels):
+        return False
+    if not torch.equal(labels, target["labels"]):
+        return False
+    if scores is not None and not bool((scores == 1).all()):
+        return False
+    boxes = prediction.get("boxes")
+    if boxes is not None and not torch.allclose(
+        boxes, target["boxes"].to(boxes.dtype), rtol=0, atol=_ROUNDING
+    ):
+        return False
+    if "id_map" in target:
+        return "id_map" in prediction and _same_segments(prediction["id_map"], target)
+    return boxes is not None
+
+
+def without_objects(prediction: Record) -> Record:
+    """The prediction with pairs of annotated objects, as PredCls has them."""
+    return {name: value for name, value in prediction.items() if name not in _OBJECT_KEYS}
+
+
+def _same_segments(positions: Tensor, target: Record) -> bool:
+    """Whether a map of positions, -1 = none, holds the target's segments pixel by pixel."""
+    truth = target["id_map"]
+    ids = target["segment_ids"].to(truth.dtype)
+    if positions.shape != truth.shape:
+        return False
+    void = positions < 0
+    if not torch.equal(ids[positions.clamp(min=0)].where(~void, truth), truth):
+        return False
+    return not bool(torch.isin(truth[void], ids).any())
+
+
 def batches(
     records: Iterable[tuple[Record, Record]],
 ) -> Iterator[tuple[list[Record], list[Record]]]:
-    """Predictions and targets in batches that are bounded by their pairs and their bytes."""
+    """Predictions and targets in batches that are bounded by their pairs and their bytes.
+
+    Predictions with and without objects do not share a batch.
+    """
     predictions: list[Record] = []
     targets: list[Record] = []
     pairs = size = 0
     for prediction, target in records:
+        if predictions and ("labels" in predictions[-1]) != ("labels" in prediction):
+            yield predictions, targets
+            predictions, targets, pairs, size = [], [], 0, 0
         predictions.append(prediction)
         targets.append(target)
         rows = prediction.get("pairs", prediction.get("ng_triplets", prediction.get("triplets")))
@@ -120,5 +175,6 @@ def _objects(objects: PredictedObjects) -> Record:
 
 
 def _tensor(values: Any) -> Tensor:
-    """A tensor over a NumPy array's memory; a read-only array is copied."""
-    return torch.from_numpy(np.require(values, requirements="W"))
+    """A tensor over a NumPy array's memory; an array read-only or reversed is copied."""
+    array = np.require(values, requirements="W")
+    return torch.from_numpy(array.copy() if min(array.strides, default=0) < 0 else array)

@@ -32,8 +32,9 @@ class Report:
             (labels), ``predicates`` (metric -> how many predicates entered its mean),
             ``missing_images`` (annotated, without a prediction), ``missing_pairs`` (annotated,
             not predicted, those of missing images included; counted as the worst),
-            ``ignored_images`` (predicted, but not among the evaluated images), and where training
-            annotations were compared with, ``training``: their ``relations``,
+            ``ignored_images`` (predicted, but not among the evaluated images), ``own_objects``
+            (images whose predicted objects are not the annotated ones: 0 in PredCls), and where
+            training annotations were compared with, ``training``: their ``relations``,
             ``distinct_triplets`` and ``sha256``.
         per_predicate: predicate -> its metrics, and its ``positives`` and ``negatives``.
         uncertainty: intervals of all these values, if asked for.
@@ -65,6 +66,7 @@ class Report:
                 ("missing_images", "annotated images have no prediction"),
                 ("missing_pairs", "annotated pairs have none (they count as the worst)"),
                 ("ignored_images", f"predicted images are not in the split '{self.split}'"),
+                ("own_objects", "images have predicted objects, not the annotated ones"),
             )
             if self.support[key]
         ]
