@@ -147,6 +147,10 @@ def _openpsg(
         data.save(inputs)
         theirs = _values(peers.run_openpsg(inputs, _mode(case), masks=masks))
         found[case] = largest_difference(ours.values_of(data, masks, protocol=protocol), theirs)
+        phrases = {k.removeprefix("phrdet/"): v for k, v in theirs.items() if "phrdet" in k}
+        if phrases:
+            mine = ours.values_of(data, masks, protocol=f"{protocol}-phrdet")
+            found["phrdet"] = largest_difference(mine, phrases)
     return found
 
 

@@ -80,19 +80,25 @@ class _Evaluator:
                 sgg_eval.evaluate_relation_of_one_image(truth, prediction, choices, evaluators)
         evaluators["eval_mean_recall"].calculate_mean_recall(self.mode)
         free = {key: value[self.predicates] for key, value in free.items()}
-        return self._values(result, "") | self._values(free, "ng")
+        values = self._values(result, self.mode, "") | self._values(free, self.mode, "ng")
+        if self.mode == "sgdet":
+            phrases = self._values(result, "phrdet", "") | self._values(free, "phrdet", "ng")
+            values |= {f"phrdet/{name}": value for name, value in phrases.items()}
+        return values
 
-    def _values(self, result: dict[str, Any], free: str) -> dict[str, Any]:
+    def _values(self, result: dict[str, Any], mode: str, free: str) -> dict[str, Any]:
         values: dict[str, Any] = {}
         recall, mean, accuracy = ("ngR", "ng-mR", "ng-A") if free else ("R", "mR", "A")
         for k in KS:
-            found = result[f"{self.mode}_recall"][k]
+            found = result[f"{mode}_recall"][k]
             values[f"{recall}@{k}"] = float(np.mean(found)) if found else None
-            values[f"{mean}@{k}"] = float(result[f"{self.mode}_mean_recall"][k])
-            vector = result[f"{self.mode}_mean_recall_list"][k]
+            values[f"{mean}@{k}"] = float(result[f"{mode}_mean_recall"][k])
+            vector = result[f"{mode}_mean_recall_list"][k]
             values[f"per_predicate/{recall}@{k}"] = vector
-            hits = result[f"{self.mode}_accuracy_hit"][k]
-            counts = result[f"{self.mode}_accuracy_count"][k]
+            if mode == "phrdet":
+                continue
+            hits = result[f"{mode}_accuracy_hit"][k]
+            counts = result[f"{mode}_accuracy_count"][k]
             values[f"{accuracy}@{k}"] = float(np.mean(hits) / np.mean(counts)) if hits else None
         return values
 

@@ -321,7 +321,8 @@ def _accumulate(
                 continue
             record = prediction_record(image)
             target = prepared.target_for(image_id, record)
-            if holds_annotated_objects(record, target):
+            detected = prepared.protocol.compares == "phrases"
+            if not detected and holds_annotated_objects(record, target):
                 record = without_objects(record)
             own_objects += "labels" in record
             yield record, target

@@ -125,7 +125,7 @@ def rank_lists(
     no graph constraint.
     """
     ranks: dict[Order, Tensor] = batch.reachable_ranks(orders)
-    links = link_batch(batch, constrained.predicted)
+    links = batch.links
     ranks["constrained"], ranks["pair"] = _places(batch, constrained, links)
     if "independent" in orders:
         ranks["independent"] = _places_of_predicate(batch, constrained, links)

@@ -23,6 +23,7 @@ from haystack.metrics.functional.matching import (
     Matches,
     ObjectPairs,
     box_iou,
+    decode_rle,
     id_map_overlaps,
     mask_overlaps,
     match_objects,
@@ -31,6 +32,7 @@ from haystack.metrics.functional.matching import (
     same_class,
 )
 from haystack.metrics.functional.tensors import where_true
+from haystack.metrics.phrases import ImageMasks, Phrases
 from haystack.metrics.protocols import Protocol
 
 
@@ -42,10 +44,13 @@ class ObjectMatch:
         matches: the table of all pairs of an annotated and a predicted object.
         prediction: int64 [G], the matching prediction that overlaps each annotated object most,
             -1 for none.
+        phrases: what decides instead which pairs stand for a triplet; None where the match of
+            their objects does.
     """
 
     matches: Matches
     prediction: Tensor
+    phrases: Phrases | None = None
 
     @property
     def found(self) -> Tensor:
@@ -78,8 +83,9 @@ def match_batch(
     sizes = lengths(labels), lengths(predicted_labels)
     pairs = object_pairs(*sizes, device=device)
     classes = [gather(side, (), torch.int64, device) for side in (labels, predicted_labels)]
-    same = where_true(same_class(pairs, *classes))
-    iou = _Regions(known, targets, sizes, device).iou(protocol, same)
+    same = same_class(pairs, *classes)
+    regions = _Regions(known, targets, sizes, device)
+    iou = regions.iou(protocol, where_true(same))
     matches = match_objects(
         iou,
         pairs,
@@ -88,7 +94,10 @@ def match_batch(
         threshold=protocol.iou_threshold,
         inclusive=protocol.inclusive,
     )
-    return ObjectMatch(matches, _best_prediction(iou, matches))
+    phrases = None
+    if protocol.compares == "phrases":
+        phrases = regions.phrases(Matches(pairs, same, None), protocol)
+    return ObjectMatch(matches, _best_prediction(iou, matches), phrases)
 
 
 _EMPTY: Record = {"labels": torch.empty(0, dtype=torch.int64)}
@@ -107,14 +116,15 @@ class _Regions:
         device: torch.device,
     ) -> None:
         self.device = device
-        compared = [i for i, (n, m) in enumerate(zip(*sizes, strict=True)) if n and m]
+        self.sizes = sizes
+        self.compared = [i for i, (n, m) in enumerate(zip(*sizes, strict=True)) if n and m]
         self.images = [
             _Image(
                 record_name(i, targets, predictions),
                 (targets[i], predictions[i]),
                 (sizes[0][i], sizes[1][i]),
             )
-            for i in compared
+            for i in self.compared
         ]
 
     def iou(self, protocol: Protocol, same: Tensor) -> Tensor:
@@ -135,6 +145,45 @@ class _Regions:
         boxes = self._box_iou(by_boxes, None, plus_one=protocol.plus_one)
         of_masks, of_boxes = iter(masks), iter(boxes.split([image.pairs for image in by_boxes]))
         return torch.cat([next(of_masks) if masks else next(of_boxes) for masks in chosen])
+
+    def phrases(self, classes: Matches, protocol: Protocol) -> Phrases:
+        """What compares the unions of two regions.
+
+        Args:
+            classes: all pairs of objects of one class.
+            protocol: compares masks, or boxes.
+        """
+        images: dict[int, _Image] = dict(zip(self.compared, self.images, strict=True))
+        by_masks = protocol.regions == "masks"
+        boxes, masks = None, []
+        if by_masks:
+            for number in range(len(self.sizes[0])):
+                image = images.get(number)
+                sides = () if image is None else (self._dense(image, side) for side in (0, 1))
+                masks.append(None if image is None else ImageMasks(*sides))
+        else:
+            truth, predicted = (
+                gather(
+                    [
+                        images[i].boxes(side) if i in images else torch.zeros(size, 4)
+                        for i, size in enumerate(self.sizes[side])
+                    ],
+                    (4,),
+                    torch.float32,
+                    self.device,
+                )
+                for side in (0, 1)
+            )
+            boxes = truth, predicted
+        return Phrases(
+            classes,
+            boxes,
+            masks,
+            self.sizes,
+            protocol.plus_one,
+            protocol.iou_threshold,
+            protocol.inclusive,
+        )
 
     def _by_masks(self, image: _Image, protocol: Protocol) -> bool:
         """Whether masks of the image are compared; the alternative is boxes."""
@@ -187,11 +236,7 @@ class _Regions:
             ids = self._to(image.segment_ids(side))
             return self._to(record["id_map"]) == ids[:, None, None]
         if _is_rle(record["masks"]):
-            raise InputError(
-                "run-length encoded masks are compared with their like only; decode them, or "
-                "encode the other side",
-                record=image.name,
-            )
+            return self._to(decode_rle(record["masks"], image.name))
         masks = self._to(record["masks"])
         if masks.ndim != 3 or len(masks) != size:
             raise image.error(f"masks [{size}, height, width]", masks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -53,6 +53,10 @@ class Protocol:
         pair_recall_cuts_truth: PR@K asks for the first K annotated triplets' pairs only.
         repeated_pairs: a pair that a prediction gives again is an error, only its first row is
             read from files (elsewhere it is an error), or each row is a candidate of its own.
+        compares: what must overlap for a pair to hit a triplet of its classes: subject and object
+            each, as their match says, or phrases: the union of the pair's two regions with that of
+            the triplet's (boxes: the smallest box around both). Phrases are detected: the
+            predictions must have objects of their own.
         match: which predicted objects stand for which annotated ones (SGDet, SGCls).
         regions: what is compared: masks, boxes, or masks where both sides have them, else boxes.
         plus_one: whether a box's last pixel belongs to it, width = x2 - x1 + 1.
@@ -79,6 +83,7 @@ class Protocol:
     unconstrained_related: bool = False
     pair_recall_cuts_truth: bool = False
     repeated_pairs: Literal["refuse", "first", "keep"] = "refuse"
+    compares: Literal["objects", "phrases"] = "objects"
     match: MatchRule = "one-to-one"
     regions: Literal["masks", "boxes", "either"] = "either"
     plus_one: bool = False
@@ -120,6 +125,14 @@ _OPENPSG_PAN_SEG = Protocol(
     repeated_pairs="keep",
     match="many-to-many",
     regions="masks",
+)
+
+_OPENPSG_PHRDET = replace(
+    _OPENPSG, name="openpsg-phrdet", compares="phrases", predcls_by_overlap=False
+)
+
+_OPENPSG_PAN_SEG_PHRDET = replace(
+    _OPENPSG_PAN_SEG, name="openpsg-pan_seg-phrdet", compares="phrases"
 )
 
 _SGBENCH = Protocol(
@@ -176,6 +189,8 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
             _HAYSTACK_V1,
             _OPENPSG,
             _OPENPSG_PAN_SEG,
+            _OPENPSG_PHRDET,
+            _OPENPSG_PAN_SEG_PHRDET,
             _SGBENCH,
             _KT,
             _VCTREE,
@@ -203,9 +218,13 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
   boxes overlap by half, and an object whose box is empty is never hit. mR divides by all
   predicates, an absent one counting as 0. Images for which nothing is predicted are skipped, which
   flatters a model that gives up. Without graph constraint only the first 100 candidates of an
-  image count, whatever K; ng-A@K is not cut. Its phrase detection (phrdet) is not computed.
+  image count, whatever K; ng-A@K is not cut.
 - ``openpsg-pan_seg``: the same evaluator with masks. Without graph constraint it computes
   nothing, yet prints its empty tables: ngR and ng-A are undefined and ng-mR is 0. That is kept.
+- ``openpsg-phrdet``, ``openpsg-pan_seg-phrdet``: its phrase detection, which it prints beside that
+  of SGDet: as the two above, but a pair hits if the union of its two boxes, or masks, overlaps that
+  of the triplet's. R@inf asks for such a pair; InstR, P-AUC, PDD, PDO and the missing pairs ask for
+  objects, as above.
 - ``sgbench``: SGBench 1.0. Each prediction goes to one object, an object may get many. mR is
   undefined as soon as one predicate is absent. An image that the predictions lack counts as 0 in R
   but, since its script adds to NaN there, not at all in mR; kept. PR@K cuts the annotations to

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from haystack.metrics.functional.orders import (
     triplet_ranks,
 )
 from haystack.metrics.functional.ranking import NEVER, ranks_of
-from haystack.metrics.functional.tensors import row_maxima
+from haystack.metrics.functional.tensors import count_by, row_maxima
 from haystack.metrics.kinds import Order
 from haystack.metrics.objects import ObjectMatch
 from haystack.metrics.predictions import Predictions
@@ -80,12 +81,22 @@ class Batch:
             return self.objects.found, images
         return self.predicted.recorded[images], images
 
+    @cached_property
+    def links(self) -> Links:
+        """Which predicted pairs stand for which triplets, where objects are matched."""
+        return link_batch(self, self.predicted)
+
     def reachable_ranks(self, orders: Collection[Order]) -> dict[Order, Tensor]:
         """Rank 0 of each triplet whose subject and object are found, if that is asked for."""
         if "reachable" not in orders:
             return {}
-        found, _ = self.found()
-        return {"reachable": torch.where(found[self.annotated.triplet_objects].all(1), 0, NEVER)}
+        if self.own_objects and self.objects is not None and self.objects.phrases is not None:
+            images = self.annotated.triplet_images
+            reached = count_by(self.links.triplets, self.links.valid, len(images)) > 0
+        else:
+            found, _ = self.found()
+            reached = found[self.annotated.triplet_objects].all(1)
+        return {"reachable": torch.where(reached, 0, NEVER)}
 
 
 def rank_batch(
@@ -197,7 +208,7 @@ def _hits(
         inside = ranks_of(predicted.scores.index_select(0, rows.clamp(min=0)), predicates)
         hits = FirstHits(rows.where(inside == 0, -1), rows, rows)
         return hits, inside.where(rows >= 0, -1)
-    links = link_batch(batch, predicted)
+    links = batch.links
     hits = first_hits(links, predicted.scores, predicates, factors=factors, pair_scores=pair_scores)
     if not places:
         return hits, None
@@ -231,17 +242,22 @@ def link_batch(batch: Batch, predicted: Predictions, counted: Tensor | None = No
     if batch.objects is None:
         raise ValueError("the objects of this batch were not matched")
     annotated = batch.annotated
-    counts = zip(predicted.sizes, annotated.num_triplets, strict=True)
-    return link_triplets(
-        batch.objects.matches,
+    counts = annotated.num_triplets, predicted.sizes
+    phrases = batch.objects.phrases
+    links = link_triplets(
+        batch.objects.matches if phrases is None else phrases.classes,
         *predicted.numbered_pairs,
         predicted.images,
         annotated.triplet_objects,
         annotated.triplet_images,
         len(annotated.num_objects),
         counted=counted,
-        num_links=sum(pairs * triplets for pairs, triplets in counts),
+        num_links=sum(triplets * pairs for triplets, pairs in zip(*counts, strict=True)),
     )
+    if phrases is None:
+        return links
+    pairs = torch.stack(predicted.numbered_pairs, dim=1)
+    return phrases.keep(links, annotated.triplet_objects, pairs, counts)
 
 
 def _annotated_rows(annotated: Targets, predicted: Predictions) -> Tensor:

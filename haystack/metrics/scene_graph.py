@@ -262,6 +262,14 @@ class SceneGraphMetrics(RecallStates):
             found = match_batch(preds, targets, self.protocol, self.device)
             sizes = tuple(0 if p is None else len(p["labels"]) for p in preds)
             return found, sizes
+        given = [i for i, pred in enumerate(preds) if pred is not None]
+        if self.protocol.compares == "phrases" and given:
+            raise InputError(
+                f"the protocol {self.protocol.name!r} grades the detection of phrases, and the "
+                "predictions have no objects of their own; give labels and regions, or choose "
+                "another protocol",
+                record=record_name(given[0], targets, preds),
+            )
         if self.protocol.predcls_by_overlap:
             found = match_batch(targets, targets, self.protocol, self.device)
             return found, annotated.num_objects

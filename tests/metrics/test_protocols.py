@@ -67,6 +67,23 @@ def test_openpsg_equals_its_evaluator(mode, kind):
         assert found[f"{NAMES[name]}@{k}"].item() == pytest.approx(value, abs=1e-9), key
     lines = [line for line in wanted["lines"] if "phrdet" not in line]
     assert len(lines) == (6 if mode == "predcls" else 4)
+    check_printed(lines, found)
+
+
+@pytest.mark.parametrize("protocol", ["openpsg-phrdet", "openpsg-pan_seg-phrdet"])
+def test_phrase_detection_equals_openpsgs(protocol):
+    preds, targets, expected = openpsg_images("sgdet")
+    metric = SceneGraphMetrics(protocol=protocol)
+    for begin in range(0, len(preds), 5):
+        metric.update(preds[begin : begin + 5], targets[begin : begin + 5])
+    kind = "pan_seg" if "pan_seg" in protocol else "bbox"
+    lines = [line for line in expected[f"sgdet/{kind}"]["lines"] if "phrdet" in line]
+    assert len(lines) == 4
+    check_printed(lines, metric.compute())
+
+
+def check_printed(lines, found):
+    """Four decimals are all that the evaluator prints."""
     for line in lines:
         printed = re.findall(r"(\w+) @ (\d+): ([\d.]+|nan);", line)
         assert [k for _, k, _ in printed] == ["20", "50", "100"]

@@ -345,7 +345,8 @@ def test_lists_of_two_lengths_are_an_error():
 def test_unknown_protocols_are_an_error_that_lists_those_there_are():
     with pytest.raises(InputError, match="haystack-v1"):
         SceneGraphMetrics(3, protocol="papper")
-    names = "paper haystack-v1 openpsg openpsg-pan_seg sgbench kt vctree single-mpo"
+    openpsg = "openpsg openpsg-pan_seg openpsg-phrdet openpsg-pan_seg-phrdet"
+    names = f"paper haystack-v1 {openpsg} sgbench kt vctree single-mpo"
     assert list(PROTOCOLS) == names.split()
 
 

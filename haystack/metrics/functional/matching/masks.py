@@ -50,7 +50,7 @@ def mask_overlaps(truth_masks: Sequence[Tensor], predicted_masks: Sequence[Tenso
         _check_masks(truth, predicted, f"image {image} of the batch")
         products = torch.zeros(len(truth), len(predicted), dtype=torch.int64, device=device)
         areas = torch.zeros(len(truth) + len(predicted), dtype=torch.int64, device=device)
-        for left, right, lengths in _tiles(truth.flatten(1), predicted.flatten(1)):
+        for left, right, lengths in mask_tiles(truth.flatten(1), predicted.flatten(1)):
             products += (left @ (right * lengths).T).to(torch.int64)
             areas += torch.cat([left @ lengths, right @ lengths]).to(torch.int64)
         common.append(products.flatten())
@@ -59,8 +59,16 @@ def mask_overlaps(truth_masks: Sequence[Tensor], predicted_masks: Sequence[Tenso
     return Overlaps(pairs, torch.cat(common), torch.cat(truth_areas), torch.cat(predicted_areas))
 
 
-def _tiles(truth: Tensor, predicted: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Columns of two mask tables [N, pixels] as floats, and how many pixels each stands for."""
+def mask_tiles(truth: Tensor, predicted: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Columns of two mask tables [N, pixels] as floats, and how many pixels each stands for.
+
+    Args:
+        truth: bool [G, pixels].
+        predicted: bool [P, pixels].
+
+    Yields:
+        float [G, columns], float [P, columns], and float [columns], the pixels of each column.
+    """
     masks = [*truth, *predicted]
     if masks and runs_pay(truth.device):
         starts, lengths = runs(masks)
@@ -131,6 +139,18 @@ def rle_iou(
             iou = coco.iou(left, right, np.zeros(len(right), dtype=np.uint8))
             tables.append(torch.from_numpy(np.ascontiguousarray(iou)).flatten())
     return torch.cat(tables)
+
+
+def decode_rle(masks: Sequence[Mapping[str, Any]], record: str) -> Tensor:
+    """Run-length encoded masks of one image as bool [N, H, W], by pycocotools; N at least 1.
+
+    Raises:
+        InputError: a mask is no such dict.
+        MissingDependencyError: pycocotools is not installed.
+    """
+    coco = _coco_mask()
+    decoded = coco.decode([_compressed(coco, mask, record) for mask in masks])
+    return torch.from_numpy(np.ascontiguousarray(decoded.transpose(2, 0, 1))).bool()
 
 
 def _coco_mask() -> ModuleType:
