@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from haystack import files
 from haystack.errors import InputError
@@ -17,6 +18,10 @@ IdMap = npt.NDArray[np.int32]
 
 MAX_SEGMENT_ID = 256**3 - 1
 """The largest id that three bytes hold."""
+
+_HEADER = struct.Struct(">8sI4sIIBBBBB")
+_BEGINS = (b"\x89PNG\r\n\x1a\n", 13, b"IHDR")
+_RGB = 2
 
 
 class SegmentGeometry(NamedTuple):
@@ -55,23 +60,88 @@ def read_panoptic_png(
         content = source if isinstance(source, bytes) else Path(source).read_bytes()
     except OSError as error:
         raise InputError(f"cannot read the panoptic PNG: {error.strerror}", path=where) from error
+    header = _Header.of(content)
+    ids = None if header is None else _ids_by_kornia(content, header)
+    if ids is None:
+        ids = _ids_by_pillow(content, header, where)
+    if size is not None and ids.shape != tuple(size):
+        raise InputError(
+            f"expected a panoptic PNG of {size[1]}x{size[0]} pixels as its record says, "
+            f"got {ids.shape[1]}x{ids.shape[0]}",
+            path=where,
+        )
+    return ids
+
+
+class _Header(NamedTuple):
+    """What a PNG says of itself before its pixels."""
+
+    width: int
+    height: int
+    depth: int
+    color: int
+    interlaced: bool
+
+    @classmethod
+    def of(cls, content: bytes) -> _Header | None:
+        """The header of a file; None where it is no PNG."""
+        if len(content) < _HEADER.size:
+            return None
+        *begins, width, height, depth, color, _, _, interlace = _HEADER.unpack_from(content)
+        return (
+            cls(width, height, depth, color, interlace != 0) if tuple(begins) == _BEGINS else None
+        )
+
+
+def _ids_by_kornia(content: bytes, header: _Header) -> IdMap | None:
+    """The ids, decoded in a quarter of Pillow's time; None where that is left to Pillow.
+
+    Whatever is not plain is, and so are files that are refused: Pillow says why.
+    """
+    limit = Image.MAX_IMAGE_PIXELS  # a larger one may be made to exhaust the memory
+    pixels = header.width * header.height
+    plain = (header.depth, header.color, header.interlaced) == (8, _RGB, False)
+    if not plain or not pixels or (limit is not None and pixels > limit):
+        return None
+    shape = header.height, header.width
+    try:
+        from kornia_rs.io import decode_image_png_u8
+
+        channels = decode_image_png_u8(content, shape, "rgb")
+    except Exception:
+        return None
+    flat = np.ascontiguousarray(channels).reshape(-1)
+    if flat.dtype != np.uint8 or flat.size != 3 * pixels:
+        return None
+    # Each pixel as four bytes, of which the last is the next pixel's first. One pass like this
+    # takes half the time of putting three channels together.
+    ids = np.empty(pixels, dtype=np.int32)
+    ids[:-1] = np.ndarray(pixels - 1, "<i4", flat.data, strides=(3,))
+    ids[-1] = int.from_bytes(flat[-3:].tobytes(), "little")
+    ids &= MAX_SEGMENT_ID
+    return ids.reshape(shape)
+
+
+def _ids_by_pillow(content: bytes, header: _Header | None, where: str | Path | None) -> IdMap:
     try:
         with Image.open(io.BytesIO(content)) as picture:
             picture.load()
             kind, mode, shape = picture.format, picture.mode, (picture.height, picture.width)
             # Four bytes a pixel read as one little-endian number: R + 256 G + 65536 B and a pad.
             packed = picture.tobytes("raw", "RGBX") if mode == "RGB" else b""
+    except UnidentifiedImageError as error:  # its own text names a memory address
+        raise InputError(
+            "not a readable panoptic PNG: no image, or broken at its beginning", path=where
+        ) from error
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more
         raise InputError(f"not a readable panoptic PNG: {error}", path=where) from error
-    if kind != "PNG" or mode != "RGB":
+    # Pillow would halve 16 bits without a word.
+    depth = 8 if header is None else header.depth
+    if kind != "PNG" or mode != "RGB" or depth != 8:
+        bits = "" if depth == 8 else f" with {depth} bits a channel"
         raise InputError(
-            f"expected a panoptic PNG with three 8-bit channels (RGB), got {kind} in mode {mode}",
-            path=where,
-        )
-    if size is not None and shape != tuple(size):
-        raise InputError(
-            f"expected a panoptic PNG of {size[1]}x{size[0]} pixels as its record says, "
-            f"got {shape[1]}x{shape[0]}",
+            f"expected a panoptic PNG with three 8-bit channels (RGB), got {kind} in mode "
+            f"{mode}{bits}; save the ids as R + 256 G + 65536 B",
             path=where,
         )
     ids = np.frombuffer(packed, dtype="<i4").reshape(shape) & np.int32(MAX_SEGMENT_ID)

@@ -18,6 +18,9 @@ from haystack.io.pickle_opcodes import Buffer, Outline, read_opcode, release
 
 _NAME = re.compile(r"[\w.<>]{1,200}")
 
+Raw = bytes | memoryview
+"""Bytes of a pickle: copied where they are few, else a read-only view of the file."""
+
 
 @dataclass(frozen=True)
 class Global:
@@ -121,6 +124,10 @@ class Machine:
 
     def _bytes(self, begin: int, end: int) -> bytes:
         return bytes(self.buffer[begin:end])
+
+    def _raw(self, _: int, begin: int, end: int) -> None:
+        # What fills an array is not copied: an id map in int64 has 27 MB.
+        self.stack.append(memoryview(self.buffer)[begin:end])
 
     def _from_mark(self) -> list[Any]:
         floor = self.marks.pop()
@@ -289,10 +296,10 @@ _HANDLERS: Mapping[str, Handler] = {
     "BINUNICODE": _decoded(_text),
     "SHORT_BINUNICODE": _decoded(_text),
     "BINUNICODE8": _decoded(_text),
-    "BINBYTES": _decoded(bytes),
+    "BINBYTES": Machine._raw,
     "SHORT_BINBYTES": _decoded(bytes),
-    "BINBYTES8": _decoded(bytes),
-    "BYTEARRAY8": _decoded(bytes),
+    "BINBYTES8": Machine._raw,
+    "BYTEARRAY8": Machine._raw,
     "EMPTY_LIST": _constant(list),
     "EMPTY_DICT": _constant(dict),
     "EMPTY_SET": _constant(set),

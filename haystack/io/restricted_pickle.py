@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from haystack.errors import InputError
 from haystack.io import pickle_machine
-from haystack.io.pickle_machine import Global, Machine, Pending, Record
+from haystack.io.pickle_machine import Global, Machine, Pending, Raw, Record
 from haystack.io.pickle_opcodes import outline
 
 __all__ = ["PickledList", "Record"]
@@ -58,7 +58,9 @@ _END = object()
 class PickledList:
     """The items of a list in a pickle; iterate over it for one at a time.
 
-    Only the item that is asked for is in memory, whatever the size of the file.
+    Only the item that is asked for is in memory, whatever the size of the file. Arrays are
+    read-only views of the mapped file, and so are bytes, 256 and more of them: copy what is to
+    outlast the item.
 
     Args:
         path: the file.
@@ -84,14 +86,14 @@ class PickledList:
         return len(self._plan.ends)
 
     def __iter__(self) -> Iterator[Any]:
-        with self._open() as buffer:
-            items = pickle_machine.items(buffer, _resolve, self._plan)
-            for number in itertools.count():
-                with _one_sentence(self.path, f"entry {number}"):
-                    item = next(items, _END)
-                if item is _END:
-                    return
-                yield item
+        # Never closed by hand: items are views of it, and the last of them unmaps it.
+        items = pickle_machine.items(self._open(), _resolve, self._plan)
+        for number in itertools.count():
+            with _one_sentence(self.path, f"entry {number}"):
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item
 
     def _open(self) -> mmap.mmap:
         try:
@@ -153,7 +155,7 @@ def _array(raw: Any, dtype: Any, shape: Any, order: str) -> Any:
     if dtype.kind == "O":
         _expect(isinstance(raw, list) and len(raw) == count, f"an array of {count} objects")
         return raw
-    _expect(isinstance(raw, bytes), "an array without content")
+    _expect(isinstance(raw, Raw), "an array without content")
     size = count * dtype.itemsize
     _expect(
         len(raw) == size, f"an array {list(shape)} of {dtype} with {len(raw)} bytes, not {size}"
@@ -218,10 +220,10 @@ def _encoded(arguments: tuple[Any, ...]) -> bytes:
     return arguments[0].encode("latin-1")
 
 
-def _bytes(arguments: tuple[Any, ...]) -> bytes:
+def _bytes(arguments: tuple[Any, ...]) -> Raw:
     if len(arguments) == 2:
         return _encoded(arguments)
-    _expect(not arguments or isinstance(arguments[0], bytes), "bytes with unknown arguments")
+    _expect(not arguments or isinstance(arguments[0], Raw), "bytes with unknown arguments")
     return arguments[0] if arguments else b""
 
 
@@ -263,9 +265,9 @@ def _storage(arguments: tuple[Any, ...]) -> _Storage:
     Five pickles (a magic number, a version, a description of the machine, a reference to the
     storage, its key), the number of values in eight bytes, the values.
     """
-    _expect(len(arguments) == 1 and isinstance(arguments[0], bytes), "a tensor without content")
-    content: bytes = arguments[0]
-    machine = Machine(content[:_TORCH_HEADER], _resolve, persistent=_storage_type)
+    _expect(len(arguments) == 1 and isinstance(arguments[0], Raw), "a tensor without content")
+    content: Raw = arguments[0]
+    machine = Machine(bytes(content[:_TORCH_HEADER]), _resolve, persistent=_storage_type)
     position = 0
     for _ in range(5):
         position = machine.run(position)

@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from haystack.errors import InputError
 from haystack.io.json_stream import stream_items
@@ -197,6 +197,10 @@ def _read_masks(archive: zipfile.ZipFile, name: str, count: int) -> MaskRuns:
                     f"{len(channels)} channels"
                 )
             return MaskRuns.from_masks(_layers(picture, pages), picture.height, picture.width)
+    except UnidentifiedImageError as error:  # its own text names a memory address
+        raise InputError(
+            "not a readable TIFF: no TIFF, or broken at its beginning; write the masks again"
+        ) from error
     except (Image.DecompressionBombError, SyntaxError, TypeError, KeyError) as error:
         raise InputError(f"not a readable TIFF: {error}") from error
 
