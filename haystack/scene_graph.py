@@ -47,6 +47,7 @@ class Segment:
         area: number of pixels.
         box: x1, y1, x2, y2 in pixels; right and bottom exclusive (COCO's x, y, x + w, y + h).
         is_crowd: COCO's crowd flag.
+        score: confidence of the model that found it; None where people drew it.
     """
 
     id: int
@@ -54,6 +55,7 @@ class Segment:
     area: int
     box: tuple[float, float, float, float]
     is_crowd: bool = False
+    score: float | None = None
 
 
 def segments_identity(segments: Iterable[Segment]) -> str:

@@ -101,7 +101,8 @@ def _stats(args: argparse.Namespace) -> Outcome:
 def _merge(args: argparse.Namespace) -> Outcome:
     """Append the images and labels of one or more files to a PSG file, losing nothing."""
     from haystack.io.merge import merge_psg, relocated
-    from haystack.io.psg import FAULTY_SEGMENTS, read_psg, write_psg
+    from haystack.io.psg import FAULTY_SEGMENTS, read_psg
+    from haystack.io.psg_writer import write_psg
 
     folder = args.out.parent
     merged = relocated(read_psg(args.base), folder)

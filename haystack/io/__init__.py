@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from haystack.io.datasets import find_annotations
-from haystack.io.psg import read_psg, write_psg
+from haystack.io.psg import read_psg
+from haystack.io.psg_writer import write_psg
 
 __all__ = ["find_annotations", "read_psg", "write_psg"]

@@ -5,6 +5,11 @@ list of float32 [R P], row by row; ``no_relation`` list of float32 [R], or null.
 metadata holds, as JSON under ``haystack``: the format's version, the names of the predicates, and
 the kind of score (``probability``: comparable across pairs as they are; ``logit``: before the
 softmax over predicates and "no relation").
+
+``objects``, null where pairs refer to the annotated segments, holds what the model found: ``labels``
+[N]; ``scores`` [N], ``boxes`` [4 N], each may be null; masks as runs of pixels: ``size`` height and
+width, ``mask_runs`` [N] how many runs each mask has, ``runs`` [2 M] the pixels between the last run
+and this one, and its pixels, in turn; the first of a mask counts from the image's first pixel.
 """
 
 from __future__ import annotations
@@ -16,22 +21,35 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from haystack import files
 from haystack.errors import InputError
-from haystack.scene_graph import RelationScores
+from haystack.scene_graph import MaskRuns, PredictedObjects, RelationScores
 
 ScoreKind = Literal["probability", "logit"]
 
-VERSION = 1
+VERSION = 2
+"""Version 1 had no column ``objects``; it is read as well."""
 _KEY = b"haystack"
+_OBJECTS = pa.struct(
+    [
+        ("labels", pa.list_(pa.int32())),
+        ("scores", pa.list_(pa.float32())),
+        ("boxes", pa.list_(pa.float32())),
+        ("size", pa.list_(pa.int32())),
+        ("mask_runs", pa.list_(pa.int32())),
+        ("runs", pa.list_(pa.int64())),
+    ]
+)
 _COLUMNS = {
     "image_id": pa.string(),
     "pairs": pa.list_(pa.int32()),
     "scores": pa.list_(pa.float32()),
     "no_relation": pa.list_(pa.float32()),
+    "objects": _OBJECTS,
 }
 
 
@@ -61,6 +79,7 @@ class PredictionParquet:
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"cannot read it as Parquet: {error}", path=self.path) from error
         content = _metadata(schema, self.path)
+        self._columns = _columns_of(content["version"])
         self.predicate_classes: tuple[str, ...] = tuple(content["predicate_classes"])
         self.score_kind: ScoreKind = content["score_kind"]
 
@@ -70,9 +89,9 @@ class PredictionParquet:
     def __iter__(self) -> Iterator[RelationScores]:
         with pq.ParquetFile(self.path) as file:
             for group in range(file.num_row_groups):
-                table = file.read_row_group(group, columns=list(_COLUMNS)).combine_chunks()
+                table = file.read_row_group(group, columns=list(self._columns)).combine_chunks()
                 for row in range(table.num_rows):
-                    yield self._record({name: table.column(name)[row] for name in _COLUMNS})
+                    yield self._record({name: table.column(name)[row] for name in self._columns})
 
     def _record(self, row: dict[str, Any]) -> RelationScores:
         image_id = row["image_id"].as_py()
@@ -103,6 +122,37 @@ class PredictionParquet:
             pairs=pairs.reshape(-1, 2).astype(np.int64),
             scores=scores.reshape(-1, num_predicates),
             no_relation=none,
+            objects=self._objects(row, where),
+        )
+
+    def _objects(self, row: dict[str, Any], where: str) -> PredictedObjects | None:
+        stored = row.get("objects")
+        if stored is None or not stored.is_valid:
+            return None
+        labels, scores, boxes, size, counts, runs = (
+            None if stored[name].values is None else np.array(stored[name].values)
+            for name in ("labels", "scores", "boxes", "size", "mask_runs", "runs")
+        )
+        count = -1 if labels is None else len(labels)
+        lengths = [len(part) for part in (scores, counts) if part is not None]
+        good = count >= 0 and all(length == count for length in lengths)
+        good &= boxes is None or len(boxes) == 4 * count
+        masks = None
+        if good and counts is not None:
+            good = size is not None and runs is not None and len(size) == 2
+            masks = _masks(size, counts, runs) if good else None
+            good &= masks is not None
+        if not good:
+            raise InputError(
+                f"the lists of its {max(count, 0)} objects do not fit each other",
+                path=self.path,
+                record=where,
+            )
+        return PredictedObjects(
+            labels=labels.astype(np.int64),  # type: ignore[union-attr]  # checked above
+            scores=scores,
+            boxes=None if boxes is None else boxes.reshape(-1, 4),
+            masks=masks,
         )
 
 
@@ -176,7 +226,47 @@ def _row(image: RelationScores, num_predicates: int, score_kind: ScoreKind) -> d
         "pairs": np.asarray(image.pairs, dtype=np.int32).ravel(),
         "scores": np.asarray(image.scores, dtype=np.float32).ravel(),
         "no_relation": None if none is None else np.asarray(none, dtype=np.float32),
+        "objects": None if image.objects is None else _objects_row(image.objects),
     }
+
+
+def _objects_row(objects: PredictedObjects) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(field.name for field in _OBJECTS)
+    row["labels"] = objects.labels.astype(np.int32)
+    if objects.scores is not None:
+        row["scores"] = objects.scores.astype(np.float32)
+    if objects.boxes is not None:
+        row["boxes"] = objects.boxes.astype(np.float32).ravel()
+    if objects.masks is not None:
+        masks = objects.masks
+        before = np.append(0, masks.bounds[:-1, 1])[: len(masks.bounds)]
+        firsts = masks.offsets[:-1][np.diff(masks.offsets) > 0]
+        before[firsts] = 0
+        begins, ends = masks.bounds.T
+        row["size"] = [masks.height, masks.width]
+        row["mask_runs"] = np.diff(masks.offsets).astype(np.int32)
+        row["runs"] = np.stack([begins - before, ends - begins], axis=1).ravel()
+    return row
+
+
+def _masks(
+    size: npt.NDArray[np.int32], counts: npt.NDArray[np.int32], runs: npt.NDArray[np.int64]
+) -> MaskRuns | None:
+    """The masks, or None where the lists are none."""
+    offsets = np.append(0, np.cumsum(counts)).astype(np.int64)
+    if (counts < 0).any() or (runs < 0).any() or 2 * offsets[-1] != len(runs):
+        return None
+    ends = np.cumsum(runs.reshape(-1, 2).sum(1))
+    passed = np.append(0, ends)[offsets[:-1]]  # pixels counted before each mask
+    ends -= np.repeat(passed, counts)
+    bounds = np.stack([ends - runs[1::2], ends], axis=1)
+    if len(ends) and ends.max() > int(size[0]) * int(size[1]):
+        return None
+    return MaskRuns(int(size[0]), int(size[1]), bounds, offsets)
+
+
+def _columns_of(version: int) -> dict[str, pa.DataType]:
+    return {name: kind for name, kind in _COLUMNS.items() if version > 1 or name != "objects"}
 
 
 def _metadata(schema: pa.Schema, path: Path) -> dict[str, Any]:
@@ -190,7 +280,7 @@ def _metadata(schema: pa.Schema, path: Path) -> dict[str, Any]:
             "'haystack predict' writes one",
             path=path,
         ) from error
-    if version != VERSION:
+    if version not in (1, VERSION):
         raise InputError(
             f"this is version {version!r} of the format, this Haystack reads {VERSION}; "
             "install a newer one",
@@ -199,7 +289,7 @@ def _metadata(schema: pa.Schema, path: Path) -> dict[str, Any]:
     fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if kind not in get_args(ScoreKind) or not fits:
         raise InputError(f"its metadata is damaged: {content!r}", path=path)
-    for name, kind_of_column in _COLUMNS.items():
+    for name, kind_of_column in _columns_of(version).items():
         if name not in schema.names or schema.field(name).type != kind_of_column:
             raise InputError(f"expected a column {name!r} of {kind_of_column}", path=path)
     return dict(content)

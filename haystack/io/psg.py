@@ -1,4 +1,4 @@
-"""PSG and Haystack annotation files, read and written.
+"""PSG and Haystack annotation files, read; ``psg_writer`` writes them.
 
 Both are one JSON object: ``data`` (records), ``thing_classes``, ``stuff_classes``,
 ``predicate_classes``, ``test_image_ids``. Haystack adds ``neg_relations`` to a record. What the
@@ -13,6 +13,7 @@ format leaves open is decided here, once:
 - A triple labelled both ways is an error: no reading of it would be safe.
 - A file ``faulty_segments.json`` beside the annotations (image id -> positions of segments whose
   mask or class is wrong) is read with them and written with them.
+- ``score`` of an entry of ``segments_info`` is the confidence of the model that found the segment.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from haystack import files
 from haystack.errors import InputError
 from haystack.io.datasets import find_annotations
 from haystack.io.panoptic_png import MAX_SEGMENT_ID
@@ -40,7 +40,7 @@ from haystack.vocabulary import Vocabulary
 
 FAULTY_SEGMENTS = "faulty_segments.json"
 
-_VOCABULARY_KEYS = ("thing_classes", "stuff_classes", "predicate_classes")
+VOCABULARY_KEYS = ("thing_classes", "stuff_classes", "predicate_classes")
 _OWN_KEYS = frozenset(
     (
         "image_id",
@@ -55,7 +55,7 @@ _OWN_KEYS = frozenset(
     )
 )
 _MOST_PIXELS = 2**40  # beyond any image; keeps what is read inside int64 and float64
-_XYXY, _XYWH = 0, 1  # detectron2's BoxMode numbers, which PSG files use
+XYXY, XYWH = 0, 1  # detectron2's BoxMode numbers, which PSG files use
 
 
 def read_psg(
@@ -79,7 +79,7 @@ def read_psg(
         InputError: anything that does not fit the format, with file, image and what to do.
     """
     path = find_annotations(annotations)
-    content = _load_json(path)
+    content = load_json(path)
     if not isinstance(content, Mapping) or not isinstance(content.get("data"), list):
         raise InputError("expected a JSON object with a list under 'data'", path=path)
     vocabulary = _vocabulary(content, vocabulary, path)
@@ -112,54 +112,6 @@ def read_psg(
     )
 
 
-def write_psg(
-    dataset: SceneGraphDataset,
-    path: str | Path,
-    *,
-    integer_ids: bool = False,
-    faulty_path: str | Path | None = None,
-) -> None:
-    """Write a data set as a PSG-compatible JSON with ``neg_relations``, atomically.
-
-    Args:
-        dataset: what to write.
-        path: the JSON file.
-        integer_ids: write image ids as integers, as the Haystack authors' script needs them.
-        faulty_path: where the list of faulty segments goes, if there are any; None = as
-            ``faulty_segments.json`` beside ``path``, where :func:`read_psg` finds it.
-
-    Raises:
-        InputError: ``integer_ids`` is asked for and an id is not an integer.
-    """
-
-    def identifier(image_id: str) -> str | int:
-        if not integer_ids:
-            return image_id
-        try:
-            number = int(image_id)
-        except ValueError:
-            number = -1
-        if str(number) != image_id:
-            raise InputError(
-                "this image id is not a plain integer; write string ids instead", record=image_id
-            )
-        return number
-
-    content = {
-        "data": [_record(graph, dataset.vocabulary, identifier) for graph in dataset.graphs],
-        **{key: list(getattr(dataset.vocabulary, key)) for key in _VOCABULARY_KEYS},
-        "test_image_ids": [identifier(image_id) for image_id in dataset.test_image_ids],
-    }
-    if dataset.faulty_segments:
-        faulty = {key: list(value) for key, value in dataset.faulty_segments.items()}
-        if faulty_path is None:
-            faulty_path = Path(path).parent / FAULTY_SEGMENTS
-            if faulty_path.is_file():  # entries of the folder's other annotation files stay
-                faulty = {**_load_json(faulty_path), **faulty}
-        files.write_json(faulty_path, faulty, indent=None)
-    files.write_json(path, content, indent=None)
-
-
 def image_id_text(identifier: object, path: str | Path | None, where: str) -> str:
     """An image id as text: strings as they are, integers in decimal; nothing else is one.
 
@@ -175,13 +127,18 @@ def image_id_text(identifier: object, path: str | Path | None, where: str) -> st
     )
 
 
-def _load_json(path: Path) -> Any:
+def load_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        InputError: it cannot be read, is empty, is no JSON, or is nested too deeply.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the annotations: {error}", path=path) from error
+        raise InputError(f"cannot read it: {error}", path=path) from error
     if not text.strip():
-        raise InputError("the annotation file is empty", path=path)
+        raise InputError("the file is empty", path=path)
     try:
         return json.loads(text)
     except ValueError as error:
@@ -193,11 +150,11 @@ def _load_json(path: Path) -> Any:
 
 
 def _vocabulary(content: Mapping[str, Any], expected: Vocabulary | None, path: Path) -> Vocabulary:
-    if expected is not None and not any(key in content for key in _VOCABULARY_KEYS):
+    if expected is not None and not any(key in content for key in VOCABULARY_KEYS):
         return expected
     found = Vocabulary.from_dict(content, path=path)
     if expected is not None:
-        for key in _VOCABULARY_KEYS:
+        for key in VOCABULARY_KEYS:
             if getattr(found, key) != getattr(expected, key):
                 raise InputError(
                     f"its {key} differ from the expected vocabulary; indices would be mixed up",
@@ -344,11 +301,21 @@ def _segment(
     crowd = info.get("iscrowd", 0)
     if crowd not in (0, 1):
         raise InputError(f"expected iscrowd to be 0 or 1, got {crowd!r}", path=path, record=place)
-    return Segment(identifier, category, round(area), box, bool(crowd))
+    score = info.get("score")
+    if score is not None and not (isinstance(score, (int, float)) and abs(score) < _MOST_PIXELS):
+        raise InputError(f"expected a score as a number, got {score!r}", path=path, record=place)
+    return Segment(
+        identifier,
+        category,
+        round(area),
+        box,
+        bool(crowd),
+        None if score is None else float(score),
+    )
 
 
 def _box(entry: Mapping[str, Any], path: Path, place: str) -> tuple[float, float, float, float]:
-    box, mode = entry.get("bbox"), entry.get("bbox_mode", _XYXY)
+    box, mode = entry.get("bbox"), entry.get("bbox_mode", XYXY)
     if (
         not isinstance(box, list)
         or len(box) != 4
@@ -358,11 +325,11 @@ def _box(entry: Mapping[str, Any], path: Path, place: str) -> tuple[float, float
             f"expected a bbox of four finite numbers, got {box!r}", path=path, record=place
         )
     x1, y1, x2, y2 = (float(x) for x in box)
-    if mode == _XYWH:
+    if mode == XYWH:
         x2, y2 = x1 + x2, y1 + y2
-    elif mode != _XYXY:
+    elif mode != XYXY:
         raise InputError(
-            f"expected bbox_mode {_XYXY} (x1, y1, x2, y2) or {_XYWH} (x, y, width, height), "
+            f"expected bbox_mode {XYXY} (x1, y1, x2, y2) or {XYWH} (x, y, width, height), "
             f"got {mode!r}",
             path=path,
             record=place,
@@ -446,7 +413,7 @@ def _is_index(value: object, size: int) -> TypeGuard[int]:
 def _read_faulty_segments(path: Path, graphs: Iterable[SceneGraph]) -> dict[str, tuple[int, ...]]:
     if not path.is_file():
         return {}
-    content = _load_json(path)
+    content = load_json(path)
     if not isinstance(content, Mapping):
         raise InputError("expected an object: image id -> list of segment positions", path=path)
     sizes = {graph.image_id: len(graph.segments) for graph in graphs}
@@ -463,29 +430,3 @@ def _read_faulty_segments(path: Path, graphs: Iterable[SceneGraph]) -> dict[str,
             )
         faulty[image_id] = tuple(positions)
     return faulty
-
-
-def _record(graph: SceneGraph, vocabulary: Vocabulary, identifier: Any) -> dict[str, Any]:
-    record: dict[str, Any] = {"file_name": graph.file_name}
-    if graph.pan_seg_file_name is not None:
-        record["pan_seg_file_name"] = graph.pan_seg_file_name
-    record.update(
-        height=graph.height, width=graph.width, image_id=identifier(graph.image_id), **graph.extra
-    )
-    record["segments_info"] = [
-        {
-            "id": segment.id,
-            "category_id": segment.category,
-            "iscrowd": int(segment.is_crowd),
-            "isthing": int(vocabulary.is_thing(segment.category)),
-            "area": segment.area,
-        }
-        for segment in graph.segments
-    ]
-    record["annotations"] = [
-        {"bbox": list(segment.box), "bbox_mode": _XYXY, "category_id": segment.category}
-        for segment in graph.segments
-    ]
-    record["relations"] = graph.relations.tolist()
-    record["neg_relations"] = graph.neg_relations.tolist()
-    return record

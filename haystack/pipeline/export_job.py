@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from haystack import files
 from haystack.executors.base import Counts, Outputs
-from haystack.io.psg import FAULTY_SEGMENTS, write_psg
+from haystack.io.psg import FAULTY_SEGMENTS
+from haystack.io.psg_writer import write_psg
 from haystack.pipeline.export import ExportLabels, export_dataset, mask_file
 from haystack.pipeline.tables import SegmentedImage
 from haystack.pipeline.upstream import ALL, upstream_checksums

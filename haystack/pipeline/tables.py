@@ -37,6 +37,7 @@ _SEGMENT_TYPE = pa.struct(
         ("area", pa.int64()),
         ("box", pa.list_(pa.float64(), 4)),
         ("is_crowd", pa.bool_()),
+        ("score", pa.float64()),
     ]
 )
 _SEGMENTED = pa.schema(
@@ -219,6 +220,7 @@ def read_segmented(path: Path, *, group: int | None = None) -> Iterator[Segmente
                         segment["area"],
                         tuple(segment["box"]),
                         segment["is_crowd"],
+                        segment["score"],
                     )
                     for segment in row.pop("segments")
                 )

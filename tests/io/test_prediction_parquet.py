@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 
 from haystack.errors import InputError
 from haystack.io.prediction_parquet import read_prediction_parquet, write_prediction_parquet
-from haystack.scene_graph import RelationScores
+from haystack.scene_graph import MaskRuns, PredictedObjects, RelationScores
 
 PREDICATES = ("on", "beside", "eating")
 
@@ -102,7 +103,7 @@ def test_metadata_that_does_not_fit_is_an_error(tmp_path, change):
     content = {"version": 1, "predicate_classes": list(PREDICATES), "score_kind": "probability"}
     changes = {
         "nothing": ({}, "no such metadata"),
-        "version": ({**content, "version": 2}, "version 2"),
+        "version": ({**content, "version": 3}, "version 3"),
         "kind": ({**content, "score_kind": "odds"}, "damaged"),
         "names": ({**content, "predicate_classes": "on"}, "damaged"),
     }
@@ -150,3 +151,80 @@ def test_files_that_are_no_parquet_are_an_error(tmp_path):
     for name in ("empty.parquet", "text.parquet", "none.parquet"):
         with pytest.raises(InputError, match=f"{name}.*cannot read it as Parquet"):
             read_prediction_parquet(tmp_path / name)
+
+
+def with_objects(masks=True, scores=True, boxes=True):
+    generator = np.random.default_rng(1)
+    made = []
+    for image in images(4):
+        count = len({*image.pairs.ravel().tolist()})
+        runs = MaskRuns.from_masks(generator.random((count, 6, 5)) < 0.4, 6, 5) if masks else None
+        found = PredictedObjects(
+            labels=generator.integers(0, 133, count),
+            scores=generator.random(count, dtype=np.float32) if scores else None,
+            boxes=generator.random((count, 4), dtype=np.float32) if boxes else None,
+            masks=runs,
+        )
+        made.append(replace(image, objects=found))
+    empty = MaskRuns.from_masks(np.zeros((3, 6, 5), dtype=bool), 6, 5)
+    nothing_visible = PredictedObjects(np.array([1, 2, 3]), masks=empty if masks else None)
+    return [*made, replace(images()[1], image_id="empty", objects=nothing_visible)]
+
+
+@pytest.mark.parametrize("kept", [{}, {"masks": False}, {"scores": False}, {"boxes": False}])
+def test_objects_are_read_back(tmp_path, kept):
+    before = [*with_objects(**kept), replace(images()[3], image_id="without objects")]
+    write_prediction_parquet(before, tmp_path / "p", PREDICATES)
+    for one, other in zip(before, read_prediction_parquet(tmp_path / "p"), strict=True):
+        if one.objects is None:
+            assert other.objects is None
+            continue
+        assert other.objects.labels.dtype == np.int64
+        for name in ("labels", "scores", "boxes"):
+            np.testing.assert_equal(getattr(other.objects, name), getattr(one.objects, name))
+        if one.objects.masks is None:
+            assert other.objects.masks is None
+        else:
+            np.testing.assert_array_equal(other.objects.masks.dense(), one.objects.masks.dense())
+
+
+def test_a_file_of_the_first_version_has_no_objects(tmp_path):
+    path = tmp_path / "p"
+    write_prediction_parquet(images(), path, PREDICATES)
+    content = json.loads(pq.read_schema(path).metadata[b"haystack"])
+    table = pq.read_table(path).drop_columns(["objects"])
+    pq.write_table(
+        table.replace_schema_metadata({b"haystack": json.dumps({**content, "version": 1})}), path
+    )
+    assert [image.objects for image in read_prediction_parquet(path)] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scores": [0.5]},
+        {"boxes": [0.0] * 5},
+        {"mask_runs": [1, 1]},
+        {"runs": [3]},
+        {"runs": [0, 31]},
+        {"runs": [-1, 3]},
+        {"size": [6]},
+        {"labels": None},
+    ],
+)
+def test_objects_that_do_not_fit_each_other_are_refused(tmp_path, change):
+    good = {
+        "labels": [1, 2],
+        "scores": [0.5, 0.5],
+        "boxes": [0.0] * 8,
+        "size": [6, 5],
+        "mask_runs": [1, 0],
+        "runs": [2, 3],
+    }
+    path = tmp_path / "p"
+    write_prediction_parquet(images()[:1], path, PREDICATES)
+    rewrite(path, objects=[good])
+    assert len(next(iter(read_prediction_parquet(path))).objects) == 2
+    rewrite(path, objects=[{**good, **change}])
+    with pytest.raises(InputError, match=r"image sa_0: the lists of its \d objects do not fit"):
+        list(read_prediction_parquet(path))
