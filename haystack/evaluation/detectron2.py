@@ -75,6 +75,7 @@ class SceneGraphEvaluator:
             protocol=protocol,
             per_predicate=True,  # its counts are needed in any case
             training=self._prepared.statistics,
+            num_classes=self._prepared.dataset.vocabulary.num_objects,
             **kwargs,
         ).to(device)
         self.reset()

@@ -31,6 +31,7 @@ from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT, SceneGraphMetri
 from haystack.metrics.targets import flatten_targets
 from haystack.scene_graph import Prediction, SceneGraph, SceneGraphDataset, Split
 from haystack.statistics import TripletStatistics
+from haystack.vocabulary import Vocabulary
 
 _IMAGES_PER_BATCH = 1024  # where only annotations are looked at
 
@@ -180,7 +181,7 @@ def prepare(
     dataset, path = _dataset(annotations, choices)
     graphs, chosen = _select(dataset, split, path)
     by_id = {graph.image_id: graph for graph in graphs}
-    _check_targets(graphs, by_id, dataset.vocabulary.num_predicates, choices, path)
+    _check_targets(graphs, by_id, dataset.vocabulary, choices, path)
     statistics = None if training is None else _statistics(training, dataset, choices)
     return Prepared(dataset, choices, chosen, by_id, statistics)
 
@@ -212,6 +213,7 @@ def measure(
         per_predicate=True,
         metrics=metrics,
         training=prepared.statistics,
+        num_classes=prepared.dataset.vocabulary.num_objects,
         validate=True,
     ).to(device)
     ignored, own_objects = _accumulate(states, source, prepared)
@@ -278,7 +280,7 @@ def _fingerprint(statistics: TripletStatistics) -> dict[str, Any]:
 def _check_targets(
     graphs: Sequence[SceneGraph],
     by_id: Mapping[str, SceneGraph],
-    num_predicates: int,
+    vocabulary: Vocabulary,
     protocol: Protocol,
     path: Path | None,
 ) -> None:
@@ -290,7 +292,7 @@ def _check_targets(
     try:
         for start in range(0, len(graphs), _IMAGES_PER_BATCH):
             part = [target_record(graph) for graph in graphs[start : start + _IMAGES_PER_BATCH]]
-            flatten_targets(part, num_predicates, protocol)
+            flatten_targets(part, vocabulary.num_predicates, protocol, vocabulary.num_objects)
     except InputError as error:
         raise InputError(error.message, path=path, record=error.record) from error
 

@@ -13,6 +13,7 @@ from haystack.errors import InputError
 from haystack.metrics.batch import (
     Record,
     as_tensor,
+    expand,
     fields,
     gather,
     lengths,
@@ -25,15 +26,24 @@ from haystack.metrics.functional.matching import (
     box_iou,
     decode_rle,
     id_map_overlaps,
+    improper_boxes,
     mask_overlaps,
     match_objects,
     object_pairs,
     rle_iou,
     same_class,
 )
-from haystack.metrics.functional.tensors import where_true
+from haystack.metrics.functional.tensors import count_by, on_host, where_true
 from haystack.metrics.phrases import ImageMasks, Phrases
 from haystack.metrics.protocols import Protocol
+
+_BOXES_WANTED = "expected finite boxes x1, y1, x2, y2 with x1 <= x2 and y1 <= y2 in the "
+OBJECT_PROBLEMS = (
+    "expected object classes 0..C-1 in the predictions, got another number; count them from 0",
+    _BOXES_WANTED + "annotations; convert x, y, width, height to corners",
+    _BOXES_WANTED + "predictions; convert x, y, width, height to corners",
+)
+"""What may be wrong with values, in the order of ``ObjectMatch.problems``."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +56,13 @@ class ObjectMatch:
             -1 for none.
         phrases: what decides instead which pairs stand for a triplet; None where the match of
             their objects does.
+        problems: bool [3, images], in the order of ``OBJECT_PROBLEMS``; None if nothing is wrong.
     """
 
     matches: Matches
     prediction: Tensor
     phrases: Phrases | None = None
+    problems: Tensor | None = None
 
     @property
     def found(self) -> Tensor:
@@ -63,8 +75,9 @@ def match_batch(
     targets: Sequence[Record],
     protocol: Protocol,
     device: torch.device,
+    num_classes: int | None = None,
 ) -> ObjectMatch:
-    """Match the objects of a batch.
+    """Match the objects of a batch; on an accelerator note what is wrong with their values.
 
     Args:
         predictions: dicts with ``labels`` [N] and regions: ``boxes`` [N, 4], ``masks`` bool
@@ -73,9 +86,11 @@ def match_batch(
         targets: the same; an ``id_map`` may hold other ids, given in ``segment_ids`` [N].
         protocol: what is compared, how, and which rule decides.
         device: of the result.
+        num_classes: C, above all predicted labels; None if it is not known.
 
     Raises:
-        InputError: labels or regions are missing or do not fit each other.
+        InputError: labels or regions are missing or do not fit each other; on the CPU also for
+            values that ``OBJECT_PROBLEMS`` describe.
     """
     labels = fields(targets, "labels")
     known = [_EMPTY if record is None else record for record in predictions]
@@ -83,8 +98,12 @@ def match_batch(
     sizes = lengths(labels), lengths(predicted_labels)
     pairs = object_pairs(*sizes, device=device)
     classes = [gather(side, (), torch.int64, device) for side in (labels, predicted_labels)]
+    problems = _Problems(
+        [record_name(i, targets, predictions) for i in range(len(targets))], device
+    )
+    problems.note(0, _outside(classes[1], num_classes), pairs.predicted_images)
     same = same_class(pairs, *classes)
-    regions = _Regions(known, targets, sizes, device)
+    regions = _Regions(known, targets, sizes, problems)
     iou = regions.iou(protocol, where_true(same))
     matches = match_objects(
         iou,
@@ -97,12 +116,53 @@ def match_batch(
     phrases = None
     if protocol.compares == "phrases":
         phrases = regions.phrases(Matches(pairs, same, None), protocol)
-    return ObjectMatch(matches, _best_prediction(iou, matches), phrases)
+    return ObjectMatch(matches, _best_prediction(iou, matches), phrases, problems.flags)
 
 
 _EMPTY: Record = {"labels": torch.empty(0, dtype=torch.int64)}
 _MASKS = ("id_map", "masks")
 _BOXES = ("boxes",)
+
+
+class _Problems:
+    """What is wrong with the objects of a batch: raised at once on the CPU, else noted.
+
+    Args:
+        names: of the images.
+        device: where the objects are.
+
+    Attributes:
+        flags: bool [problems, images], in the order of ``OBJECT_PROBLEMS``; None so far.
+    """
+
+    def __init__(self, names: Sequence[str], device: torch.device) -> None:
+        self.names = names
+        self.device = device
+        self.flags: Tensor | None = None
+
+    def note(self, problem: int, wrong: Tensor | None, images: Tensor) -> None:
+        """Add ``wrong``, bool [N], of objects in ``images`` [N]; None where nothing is wrong."""
+        if wrong is None:
+            return
+        if on_host(wrong):
+            first = int(images[wrong.nonzero()[0]])
+            raise InputError(OBJECT_PROBLEMS[problem], record=self.names[first])
+        if self.flags is None:
+            size = len(OBJECT_PROBLEMS), len(self.names)
+            self.flags = torch.zeros(size, dtype=torch.bool, device=self.device)
+        self.flags[problem] |= count_by(images, wrong, len(self.names)) > 0
+
+
+def _outside(labels: Tensor, num_classes: int | None) -> Tensor | None:
+    """Which labels [N] are not 0..num_classes - 1; None where, on the CPU, all are."""
+    if len(labels) == 0:
+        return None
+    if on_host(labels):
+        low, high = torch.aminmax(labels)
+        if bool(low >= 0) and (num_classes is None or bool(high < num_classes)):
+            return None
+    outside = labels < 0
+    return outside if num_classes is None else outside | (labels >= num_classes)
 
 
 class _Regions:
@@ -113,14 +173,16 @@ class _Regions:
         predictions: Sequence[Record],
         targets: Sequence[Record],
         sizes: tuple[tuple[int, ...], tuple[int, ...]],
-        device: torch.device,
+        problems: _Problems,
     ) -> None:
-        self.device = device
+        self.problems = problems
+        self.device = problems.device
         self.sizes = sizes
         self.compared = [i for i, (n, m) in enumerate(zip(*sizes, strict=True)) if n and m]
         self.images = [
             _Image(
-                record_name(i, targets, predictions),
+                i,
+                problems.names[i],
                 (targets[i], predictions[i]),
                 (sizes[0][i], sizes[1][i]),
             )
@@ -209,11 +271,19 @@ class _Regions:
             for side in (0, 1)
         )
         pairs = self._pairs(images)
+        for side, boxes in enumerate((truth, predicted)):
+            self._check_boxes(side, boxes, images)
         if some is None:
             return box_iou(truth, predicted, pairs, plus_one=plus_one)
         few = replace(pairs, truth=pairs.truth[some], predicted=pairs.predicted[some])
         values = box_iou(truth, predicted, few, plus_one=plus_one)
         return values.new_zeros(len(pairs.truth)).index_copy_(0, some, values)
+
+    def _check_boxes(self, side: int, boxes: Tensor, images: Sequence[_Image]) -> None:
+        wrong = improper_boxes(boxes)
+        if wrong is not None:
+            sizes, numbers = zip(*((i.sizes[side], i.number) for i in images), strict=True)
+            self.problems.note(1 + side, wrong, expand(sizes, self.device, numbers))
 
     def _mask_iou(self, images: Sequence[_Image]) -> Tensor:
         sides = (0, 1)
@@ -254,6 +324,7 @@ class _Regions:
 class _Image:
     """Objects of one image: of the annotations (side 0) and of the predictions (side 1)."""
 
+    number: int
     name: str
     sides: tuple[Record, Record]
     sizes: tuple[int, int]

@@ -31,7 +31,7 @@ from haystack.metrics.kinds import (
     choose_metrics,
 )
 from haystack.metrics.lists import flatten_lists, is_ranked, rank_lists
-from haystack.metrics.objects import ObjectMatch, match_batch
+from haystack.metrics.objects import OBJECT_PROBLEMS, ObjectMatch, match_batch
 from haystack.metrics.predicates import auroc_of_packed, check_bits, count_scores, pack_samples
 from haystack.metrics.predictions import PROBLEMS, flatten_predictions
 from haystack.metrics.protocols import get_protocol
@@ -97,11 +97,14 @@ class SceneGraphMetrics(RecallStates):
         tau: of wIMR, how much the variety of classes weighs, 0..1.
         auroc_bits: P-AUC from a histogram of 2^auroc_bits bins in constant memory, as
             :class:`~haystack.metrics.PredicateAUROC` in its streaming mode; None: exact.
+        num_classes: C, the number of object classes, above all labels; None: not known, so that
+            only negative labels are refused.
         **kwargs: see :class:`~haystack.metrics.base.HaystackMetric`.
 
     Raises:
-        InputError: in ``update`` for annotations, shapes, and on the CPU for scores and pairs
-            that do not fit; on an accelerator in ``compute`` for the latter.
+        InputError: in ``update`` for annotations, shapes, and on the CPU for scores, pairs, and
+            labels and boxes that are compared, where they do not fit; on an accelerator in
+            ``compute`` for the latter, unless ``validate``.
 
     Example:
         >>> from haystack.metrics import SceneGraphMetrics
@@ -119,7 +122,7 @@ class SceneGraphMetrics(RecallStates):
         {'P-AUC': 1.0, 'PDD': 0.0, 'PDO': 0.5, 'R@1': 1.0, 'ng-mR@1': 1.0}
     """
 
-    PROBLEMS: ClassVar[tuple[str, ...]] = PROBLEMS
+    PROBLEMS: ClassVar[tuple[str, ...]] = (*PROBLEMS, *OBJECT_PROBLEMS)
     samples: list[Tensor]
     score_histogram: Tensor
     rank_histogram: Tensor
@@ -141,6 +144,7 @@ class SceneGraphMetrics(RecallStates):
         zero_shot: Any = None,
         tau: float = 0.5,
         auroc_bits: int | None = None,
+        num_classes: int | None = None,
         **kwargs: Any,
     ) -> None:
         names = choose_metrics(
@@ -162,6 +166,7 @@ class SceneGraphMetrics(RecallStates):
         self.per_predicate = per_predicate
         self._buffer = Buffer()
         self.auroc_bits = auroc_bits
+        self.num_classes = num_classes
         if auroc_bits is None:
             self.add_state("samples", default=[], dist_reduce_fx="cat")
         else:
@@ -189,7 +194,9 @@ class SceneGraphMetrics(RecallStates):
             )
         if not targets:
             return
-        annotated = flatten_targets(targets, self.num_predicates, self.protocol).to(self.device)
+        annotated = flatten_targets(
+            targets, self.num_predicates, self.protocol, self.num_classes
+        ).to(self.device)
         objects, num_objects = self._match(preds, targets, annotated)
         own_objects = _own_objects(preds)
         if is_ranked(preds):
@@ -205,8 +212,7 @@ class SceneGraphMetrics(RecallStates):
             buffer=self._buffer,
         )
         if predicted.problems is not None:
-            names = [record_name(i, targets, preds) for i in range(len(targets))]
-            self._check(predicted.problems, names)
+            self._note(predicted.problems, 0, targets, preds)
         if own_objects:
             self.lacking = self.lacking + send([False, False, True], torch.int64, self.device)
         batch = Batch(annotated, predicted, objects, own_objects=own_objects)
@@ -259,7 +265,9 @@ class SceneGraphMetrics(RecallStates):
     ) -> tuple[ObjectMatch | None, tuple[int, ...]]:
         """The match of objects, where there is one to make, and the objects of each image."""
         if _own_objects(preds):
-            found = match_batch(preds, targets, self.protocol, self.device)
+            found = match_batch(preds, targets, self.protocol, self.device, self.num_classes)
+            if found.problems is not None:
+                self._note(found.problems, len(PROBLEMS), targets, preds)
             sizes = tuple(0 if p is None else len(p["labels"]) for p in preds)
             return found, sizes
         given = [i for i, pred in enumerate(preds) if pred is not None]
@@ -274,6 +282,12 @@ class SceneGraphMetrics(RecallStates):
             found = match_batch(targets, targets, self.protocol, self.device)
             return found, annotated.num_objects
         return None, annotated.num_objects
+
+    def _note(self, flags: Tensor, first: int, *records: Sequence[Any]) -> None:
+        """Check the flags [some, images] of the problems from number ``first`` on."""
+        names = [record_name(i, *records) for i in range(flags.shape[1])]
+        rest = len(self.PROBLEMS) - first - len(flags)
+        self._check(torch.nn.functional.pad(flags, (0, 0, first, rest)), names)
 
     def _add_labels(self, batch: Batch) -> None:
         """P-AUC, PDD and PDO: the score and the rank of each labelled (pair, predicate)."""

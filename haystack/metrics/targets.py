@@ -110,7 +110,12 @@ class _Slots:
         return images, objects
 
 
-def flatten_targets(targets: Sequence[Record], num_predicates: int, protocol: Protocol) -> Targets:
+def flatten_targets(
+    targets: Sequence[Record],
+    num_predicates: int,
+    protocol: Protocol,
+    num_classes: int | None = None,
+) -> Targets:
     """Check and flatten annotations.
 
     Args:
@@ -118,13 +123,14 @@ def flatten_targets(targets: Sequence[Record], num_predicates: int, protocol: Pr
             [M, 3]; rows (subject, object, predicate), predicate -1 = no relation at all.
         num_predicates: P.
         protocol: what -1 and repetitions mean.
+        num_classes: C, above all labels; None if it is not known.
 
     Returns:
         The annotations, on the CPU.
 
     Raises:
-        InputError: a key is missing, a shape or an index does not fit, or a triple is labelled
-            both ways under a protocol that merges labels.
+        InputError: a key is missing, a shape, a class or an index does not fit, or a triple is
+            labelled both ways under a protocol that merges labels.
     """
     labels = fields(targets, "labels")
     num_objects = lengths(labels)
@@ -160,6 +166,7 @@ def flatten_targets(targets: Sequence[Record], num_predicates: int, protocol: Pr
             false = _distinct(np.sort(false))
             _check_contradictions(true, false, slots, num_predicates, targets)
     classes = gather(labels, (), torch.int64, _CPU).numpy()
+    _check_classes(classes, slots, num_classes, targets)
     columns = _triplet_fields(triplets, slots, num_predicates, protocol)
     objects, predicates = columns["triplet_objects"], columns["triplet_predicates"]
     columns["triplet_classes"] = np.concatenate([classes[objects], predicates[:, None]], axis=1)
@@ -273,6 +280,23 @@ def _check_rows(
         raise InputError(
             f"the index of the {what} in the relation {table[row].tolist()} is out of range; "
             f"there are {high} {what}s",
+            record=record_name(image, targets),
+        )
+
+
+def _check_classes(
+    classes: Numbers, slots: _Slots, num_classes: int | None, targets: Sequence[Record]
+) -> None:
+    if not len(classes):
+        return
+    if classes.min() < 0 or (num_classes is not None and classes.max() >= num_classes):
+        outside = (classes < 0) if num_classes is None else (classes < 0) | (classes >= num_classes)
+        row = int(outside.argmax())
+        image = int(np.searchsorted(slots.first_object + slots.sizes, row, side="right"))
+        last = "C-1" if num_classes is None else num_classes - 1
+        raise InputError(
+            f"expected object classes 0..{last} in the annotations, got {classes[row]} for object "
+            f"{row - slots.first_object[image]}; count them from 0",
             record=record_name(image, targets),
         )
 

@@ -85,6 +85,22 @@ def test_masks_are_compared_with_the_panoptic_png(tmp_path, id_map, recall):
     assert by_boxes.metrics["R@20"] == 1
 
 
+@pytest.mark.parametrize(
+    ("labels", "box", "message"),
+    [
+        ([0, 2], [2, 1, 4, 2], r"image 7: expected object classes 0\.\.C-1 in the predictions"),
+        ([0, -1], [2, 1, 4, 2], r"image 7: expected object classes 0\.\.C-1 in the predictions"),
+        ([0, 1], [2, 1, 1, 2], "image 7: expected finite boxes .* in the predictions"),
+        ([0, 1], [2, 1, np.nan, 2], "image 7: expected finite boxes .* in the predictions"),
+    ],
+)
+def test_objects_in_memory_are_checked_as_those_of_files(labels, box, message):
+    boxes = np.array([[0, 0, 4, 1], box], np.float32)
+    found = PredictedObjects(np.array(labels), boxes=boxes)
+    with pytest.raises(InputError, match=message):
+        evaluate(dataset(graph("7")), [prediction("7", found)])
+
+
 def test_overlapping_masks_are_compared(tmp_path):
     write_panoptic_png(tmp_path / "1.png", ID_MAP)
     truth = dataset(graph("1", png="1.png"), root=tmp_path)

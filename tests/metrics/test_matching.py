@@ -266,6 +266,26 @@ def test_a_box_without_width_matches_itself_with_plus_one_only():
     assert box_iou(box, box, pairs, plus_one=True).tolist() == [1]
 
 
+@pytest.mark.parametrize(
+    "box", [[4.0, 0, 3, 1], [0, 4, 1, 3], [0, 0, torch.nan, 1], [0, -torch.inf, 1, 1]]
+)
+@pytest.mark.parametrize("side", ["annotated", "predicted"])
+def test_boxes_that_are_none_are_refused(box, side):
+    good, bad = torch.tensor([[0.0, 0, 1, 1]] * 2), torch.tensor([[0.0, 0, 1, 1], box])
+    given = (bad, good) if side == "annotated" else (good, bad)
+    message = rf"x1 <= x2 and y1 <= y2, got \[.*\] for the {side} object 1; convert x, y, width"
+    with pytest.raises(InputError, match=message):
+        box_iou(*given, object_pairs([2], [2]), plus_one=False)
+
+
+@pytest.mark.parametrize("side", ["annotated", "predicted"])
+def test_negative_classes_are_refused(side):
+    good, bad = torch.tensor([3]), torch.tensor([-1])
+    given = (bad, good) if side == "annotated" else (good, bad)
+    with pytest.raises(InputError, match=f"from 0 on, got -1 for the {side} object 0"):
+        match_objects(torch.ones(1), object_pairs([1], [1]), *given, rule="many-to-many")
+
+
 def literal_matches(iou, truth_labels, predicted_labels, rule, threshold, inclusive):
     """Matched (ground truth, prediction) of one image; iou [G, P]."""
 

@@ -20,12 +20,17 @@ from haystack.metrics import (
     base,
     batch,
     get_protocol,
+    objects,
     predictions,
     scene_graph,
 )
 from haystack.metrics.batch import adjoining
 from haystack.metrics.functional import hits, orders, relation_probabilities, tensors
+from haystack.metrics.functional.matching import boxes, rules
 from haystack.metrics.targets import Targets, flatten_targets
+
+HOSTS = (base, batch, boxes, hits, objects, orders, predictions, rules, tensors)
+"""Modules that ask where values lie."""
 
 KS = (1, 3, 8)
 PREDICTED = ("image_id", "pairs", "scores", "no_relation")
@@ -267,6 +272,7 @@ def test_logits_become_the_softmax_over_predicates_and_no_relation():
         ({"neg_relations": torch.tensor([[0, 1, 0]])}, "labelled both"),
         ({"relations": torch.tensor([[0, 1]])}, "expected integer rows"),
         ({"relations": torch.tensor([[0.0, 1.0, 0.0]])}, "expected integer rows"),
+        ({"labels": torch.tensor([0, -1])}, r"0\.\.C-1 in the annotations, got -1 for object 1"),
     ],
 )
 def test_what_does_not_fit_is_an_error_that_names_the_image(changes, message):
@@ -358,6 +364,84 @@ def test_bad_predictions_seen_on_an_accelerator_are_raised_by_compute():
         metric.compute()
 
 
+NAN, INF = float("nan"), float("inf")
+BAD_OBJECTS = [
+    ("pred", "labels", [0, -1], r"object classes 0\.\.C-1 in the predictions"),
+    ("pred", "labels", [0, 9], r"object classes 0\.\.C-1 in the predictions"),
+    *(
+        (side, "boxes", [[0, 0, 4, 4], box], f"x1 <= x2 and y1 <= y2 in the {name}; convert x, y")
+        for side, name in (("pred", "predictions"), ("target", "annotations"))
+        for box in (
+            [5, 5, 3, 8],
+            [5, 5, 8, 3],
+            [NAN, 5, 8, 8],
+            [5, 5, 8, NAN],
+            [5, -INF, 8, 8],
+            [INF, 5, INF, 8],
+        )
+    ),
+]
+
+
+def detected(image_id, **changes):
+    """An image of two objects, found as they are, but for ``changes``: key = (side, value)."""
+    where = {"labels": torch.tensor([0, 8]), "boxes": torch.tensor([[0.0, 0, 4, 4], [5, 5, 8, 8]])}
+    pred = {**where, "pairs": torch.tensor([[0, 1]]), "scores": torch.tensor([[0.2, 0.3, 0.4]])}
+    target = {**where, "relations": torch.tensor([[0, 1, 2]]), "image_id": image_id}
+    for key, (side, value) in changes.items():
+        record = pred if side == "pred" else target
+        record[key] = torch.tensor(value, dtype=record[key].dtype)
+    return pred, target
+
+
+def parts(*images):
+    """Predictions and targets of some :func:`detected`."""
+    return [image[0] for image in images], [image[1] for image in images]
+
+
+@pytest.mark.parametrize(("side", "key", "value", "message"), BAD_OBJECTS)
+@pytest.mark.parametrize("where", ["cpu", "accelerator", "accelerator, validated"])
+def test_bad_objects_are_refused(monkeypatch, where, side, key, value, message):
+    given = parts(detected("1"), detected("42", **{key: (side, value)}))
+    for module in HOSTS if where != "cpu" else ():
+        monkeypatch.setattr(module, "on_host", lambda _: False)
+    metric = SceneGraphMetrics(3, ks=KS, num_classes=9, validate="validated" in where)
+    if where == "accelerator":
+        metric.update(*given)
+        with pytest.raises(InputError, match=rf"{message}.*\(in 1 records"):
+            metric.compute()
+    else:
+        with pytest.raises(InputError, match=message) as caught:
+            metric.update(*given)
+        assert str(caught.value).startswith("image 42: ")
+    metric.reset()
+    metric.update(*parts(detected("1")))
+    assert metric.compute()["R@1"] == 1
+
+
+def test_annotated_classes_beyond_the_last_are_refused():
+    metric = SceneGraphMetrics(3, ks=KS, num_classes=8)
+    with pytest.raises(
+        InputError, match=r"image 1: .* 0\.\.7 in the .*, got 8 for object 1"
+    ):
+        metric.update(*parts(detected("1")))
+    SceneGraphMetrics(3, ks=KS).update(*parts(detected("1")))  # C is not known
+
+
+def test_boxes_of_no_width_are_no_error():
+    metric = SceneGraphMetrics(3, ks=KS)
+    metric.update(*parts(detected("1", boxes=("pred", [[0, 0, 4, 4], [5, 5, 5, 8]]))))
+    assert metric.compute()["R@1"] == 0
+
+
+def test_boxes_that_are_not_compared_may_be_anything():
+    pred, target = detected("1", boxes=("pred", [[NAN] * 4] * 2))
+    id_map = torch.tensor([[0, 1], [0, 1]])
+    metric = SceneGraphMetrics(3, ks=KS, protocol="openpsg-pan_seg")
+    metric.update([{**pred, "id_map": id_map}], [{**target, "id_map": id_map}])
+    assert metric.compute()["R@1"] == 1
+
+
 def test_states_keep_their_dtype_when_a_model_is_cast(brute):
     images = brute.random_images(5, 6, 4, decimals=None)
     model = torch.nn.Module()
@@ -424,7 +508,7 @@ def test_update_asks_an_accelerator_for_nothing(brute, mode, monkeypatch):
         preds = [{k: v for k, v in p.items() if k in PREDICTED} for p in preds]
     protocol = get_protocol("kt" if mode == "predcls by overlap" else "paper")
     annotated = flatten_targets(targets, 4, protocol)
-    for module in (base, batch, hits, orders, predictions, tensors):
+    for module in HOSTS:
         monkeypatch.setattr(module, "on_host", lambda _: False)
     metric = SceneGraphMetrics(4, ks=KS, protocol=protocol.name, training=[[0, 1, 2]])
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
@@ -448,7 +532,7 @@ def test_an_accelerator_gives_the_same(brute, mode, monkeypatch):
         preds = [{k: v for k, v in p.items() if k in PREDICTED} for p in preds]
     values = []
     for patched in (False, True):
-        for module in (base, batch, hits, orders, predictions, tensors) if patched else ():
+        for module in HOSTS if patched else ():
             monkeypatch.setattr(module, "on_host", lambda _: False)
         protocol = "kt" if mode == "predcls by overlap" else "paper"
         metric = SceneGraphMetrics(4, ks=KS, protocol=protocol, training=[[0, 1, 2]])

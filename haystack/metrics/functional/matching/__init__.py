@@ -6,7 +6,7 @@ overlaps, ``rules`` reads matches off them. ``phrases`` compares subject and obj
 
 from __future__ import annotations
 
-from haystack.metrics.functional.matching.boxes import box_iou
+from haystack.metrics.functional.matching.boxes import box_iou, improper_boxes
 from haystack.metrics.functional.matching.id_maps import id_map_overlaps, repeated_ids
 from haystack.metrics.functional.matching.masks import decode_rle, mask_overlaps, rle_iou
 from haystack.metrics.functional.matching.pairs import ObjectPairs, Overlaps, object_pairs
@@ -28,6 +28,7 @@ __all__ = [
     "box_iou",
     "decode_rle",
     "id_map_overlaps",
+    "improper_boxes",
     "mask_overlaps",
     "match_objects",
     "object_pairs",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from haystack.errors import InputError
 from haystack.metrics.functional.matching.pairs import ObjectPairs
-from haystack.metrics.functional.tensors import where_true
+from haystack.metrics.functional.tensors import on_host, where_true
 
 MatchRule = Literal["many-to-many", "many-to-one", "one-to-one"]
 RULES: tuple[str, ...] = get_args(MatchRule)
@@ -66,7 +66,8 @@ def match_objects(
         inclusive: whether an IoU of exactly the threshold is enough.
 
     Raises:
-        InputError: an unknown rule, a threshold outside (0, 1], or lengths that do not fit.
+        InputError: an unknown rule, a threshold outside (0, 1], or lengths that do not fit; on the
+            CPU also for a negative class.
 
     Example:
         >>> from haystack.metrics.functional import object_pairs
@@ -86,6 +87,13 @@ def match_objects(
         raise InputError(
             f"expected an IoU for every pair, [{len(pairs.truth)}], got {list(iou.shape)}"
         )
+    for labels, name in ((truth_labels, "annotated"), (predicted_labels, "predicted")):
+        if on_host(labels) and len(labels) and bool(labels.amin() < 0):
+            row = int((labels < 0).nonzero()[0])
+            raise InputError(
+                f"expected object classes from 0 on, got {int(labels[row])} for the {name} object "
+                f"{row}"
+            )
     enough = iou >= threshold if inclusive else iou > threshold
     matched = enough & same_class(pairs, truth_labels, predicted_labels)
     if rule == "many-to-many":
