@@ -25,7 +25,8 @@ class PanopticQuality(HaystackMetric):
     crowd. The states are whole numbers, so that any split into batches and processes gives the
     same result bit for bit. ``torchmetrics.detection.PanopticQuality`` agrees where nothing is
     void in the predictions and no ground truth is a crowd, if the instances of a stuff class in
-    an image are one segment; a class that does not occur is NaN here and 0 there.
+    an image are one segment; a class that does not occur is NaN here and 0 there. A segment that is
+    listed and has no pixel counts as missed or, in a prediction, as a false positive.
 
     As input to ``update``: for each image a dict of the prediction and one of the ground truth:
 

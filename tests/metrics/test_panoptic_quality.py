@@ -219,11 +219,39 @@ def one_segment(crowd, truth_pixels, predicted_pixels):
         (0, range(4), range(3, 6), (0, 1, 0)),  # mostly void: missed, but not wrong
         (0, range(4), range(2, 6), (1, 1, 0)),  # exactly half void: wrong
         (1, range(10), range(10), (0, 0, 0)),  # a crowd never matches and is never missed
-        (0, [], [], (1, 1, 0)),  # segments without pixels
+        (0, [], [], (1, 1, 0)),  # listed segments without pixels: missed, and wrong
+        (0, [], range(4), (0, 1, 0)),  # that of the prediction lies on void alone
+        (0, range(4), [], (1, 1, 0)),
+        (1, [], [], (1, 0, 0)),  # a crowd is not missed without pixels either
     ],
 )
 def test_void_and_crowd(crowd, truth_pixels, predicted_pixels, expected):
     assert one_segment(crowd, list(truth_pixels), list(predicted_pixels)) == expected
+
+
+def test_segments_without_pixels_change_no_other():
+    generator = np.random.default_rng(3)
+    data = [random_image(generator) for _ in range(4)]
+    more = [
+        tuple(
+            {
+                **side,
+                "segment_ids": np.append(side["segment_ids"], 10**6),
+                "labels": np.append(side["labels"], 1),
+                **({"iscrowd": np.append(side["iscrowd"], 0)} if "iscrowd" in side else {}),
+            }
+            for side in image
+        )
+        for image in data
+    ]
+    one, other = PanopticQuality(THINGS, STUFF), PanopticQuality(THINGS, STUFF)
+    one.update(*batch(data))
+    other.update(*batch(more))
+    added = {"false_positives": 4, "false_negatives": 4}
+    for name in ("iou_sum", "true_positives", "false_positives", "false_negatives"):
+        expected = getattr(one, name).clone()
+        expected[1] += added.get(name, 0)
+        assert torch.equal(getattr(other, name), expected)
 
 
 def test_any_split_into_batches_gives_the_same_bits():

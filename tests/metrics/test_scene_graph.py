@@ -421,9 +421,7 @@ def test_bad_objects_are_refused(monkeypatch, where, side, key, value, message):
 
 def test_annotated_classes_beyond_the_last_are_refused():
     metric = SceneGraphMetrics(3, ks=KS, num_classes=8)
-    with pytest.raises(
-        InputError, match=r"image 1: .* 0\.\.7 in the .*, got 8 for object 1"
-    ):
+    with pytest.raises(InputError, match=r"image 1: .* 0\.\.7 in the .*, got 8 for object 1"):
         metric.update(*parts(detected("1")))
     SceneGraphMetrics(3, ks=KS).update(*parts(detected("1")))  # C is not known
 

@@ -65,6 +65,10 @@ def panoptic_counts(
     if void and the crowd segments of its class hold more than half of it. (Of several crowd
     segments of one class COCO's script looks at the last only; here all of them count.)
 
+    A listed segment without a pixel matches nothing: of the ground truth it is missed, as in COCO's
+    script; of the prediction it is a false positive, where COCO's script refuses the file.
+    torchmetrics, which is given pixels alone, cannot know of either.
+
     Args:
         overlaps: of id maps, void being what no id of the ground truth names.
         truth_labels: int64 [G], classes 0..C-1.
