@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,54 @@ def write_segmented(
     _write_annotations(folder, data, predicates)
     content = {"version": 1, "images": predicted}
     (folder / "predictions.json").write_text(json.dumps(content))
+
+
+def write_fair_psgg(
+    folder: Path, images: list[Segmented], *, predicates: int, relations: int, seed: int
+) -> None:
+    """fair-psgg's files: PNGs, annotations, and predictions for all images but the last.
+
+    Some annotated rows come twice, some are of an object with itself; some predicted objects have
+    another class or no pixel, some pairs come again, and every second image has a ``rel_rank``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    data, predicted = [], []
+    for number, image in enumerate(images):
+        count = len(image.labels)
+        truth, mask = image.truth.copy(), image.predicted.copy()
+        mask[mask == 1] = -1
+        truth[-1, -1] = mask[-1, -1] = count - 1  # the last object must have a pixel
+        ids = 1 + 65793 * np.arange(count) // max(1, count // 4)
+        write_panoptic_png(folder / f"{number}.png", ids[truth].astype(np.int32))
+        rows = rng.integers(0, [count, count, predicates], (relations, 3))
+        rows[0, 1] = rows[0, 0]
+        rows = np.concatenate([rows, rows[: relations // 3]])
+        boxes = np.tile([0.0, 0.0, 1.0, 1.0], (count, 1))
+        record = _record(str(number), image.labels, boxes, image.truth.shape, ids.tolist())
+        data.append(record | {"relations": rows.tolist()})
+
+        labels = image.labels.copy()
+        labels[0] += 1
+        pairs = np.argwhere(np.ones((count, count), dtype=bool))
+        pairs = rng.permutation(np.concatenate([pairs, pairs[:5]]))
+        logits = rng.standard_normal((len(pairs), predicates + 1))
+        same = (pairs[:, None] == rows[None, :, :2]).all(2)
+        logits[np.nonzero(same)[0], 1 + rows[np.nonzero(same)[1], 2]] += 3
+        scores = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        predicted.append(
+            {
+                "img_id": str(number),
+                "bboxes": boxes,
+                "mask": mask,
+                "box_label": labels,
+                "pairs": pairs,
+                "rel_scores": scores.astype(np.float32),
+                "rel_rank": rng.permutation(len(pairs)) if number % 2 else None,
+            }
+        )
+    _write_annotations(folder, data, predicates)
+    (folder / "predictions.pkl").write_bytes(pickle.dumps(predicted[:-1]))
 
 
 def _ranked(scene: dict[str, np.ndarray], predicates: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,8 @@
 """Runs the peers' evaluators beside ours on the same random predictions, a protocol each.
 
     python benchmarks/parity.py --sgbench-python VENV/bin/python --kaihuatang CHECKOUT \
-        --openpsg CHECKOUT --authors-script CHECKOUT/calc_metrics.py
+        --openpsg CHECKOUT --vctree CHECKOUT --fair-psgg CHECKOUT \
+        --authors-script CHECKOUT/calc_metrics.py
 
 Prints the largest difference of every metric over all cases. The exit status is 1 if one is above
 the tolerance, or if no peer was given, since nothing was compared then.
@@ -25,6 +26,7 @@ from peers import Peers, add_arguments, largest_difference
 from synthetic import Scenes, scenes, segmented
 
 from haystack import evaluate
+from haystack.evaluation import Report
 
 Values = dict[str, Any]
 Differences = dict[str, float]
@@ -71,6 +73,8 @@ def _all(
         ("kt", peers.kaihuatang, _kaihuatang),
         ("openpsg", peers.openpsg, _openpsg),
         ("openpsg-pan_seg", peers.openpsg, _openpsg_masks),
+        ("vctree", peers.vctree, _vctree),
+        ("single-mpo", peers.fair_psgg, _single_mpo),
         ("haystack-v1", peers.authors, _authors),
     )
     for protocol, where, compare in given:
@@ -134,6 +138,47 @@ def _kaihuatang(peers: Peers, images: int, seed: int, folder: Path) -> dict[str,
         values = ours.values_of(data, protocol="kt", zero_shot=unseen)
         found[case] = largest_difference(values, theirs)
     return found
+
+
+def _vctree(peers: Peers, images: int, seed: int, folder: Path) -> dict[str, Differences]:
+    """With 50 predicates, of which many are absent in any case."""
+    found = {}
+    cases = [case for case, choices in _CASES.items() if "predicates" not in choices]
+    for number, case in enumerate(cases):
+        inputs = folder / str(number)
+        data = _made(case, images, seed, repeated=True, predicates=50)
+        data.save(inputs)
+        theirs = _values(peers.run_vctree(inputs, _mode(case)))
+        found[case] = largest_difference(ours.values_of(data, protocol="vctree"), theirs)
+    return found
+
+
+def _single_mpo(peers: Peers, images: int, seed: int, folder: Path) -> dict[str, Differences]:
+    """From its files; its mean over predicates is undefined unless all 56 are annotated."""
+    found = {}
+    sizes: dict[str, dict[str, int]] = {
+        "some predicates absent": {"relations": 6},
+        "every predicate": {"relations": 60},
+    }
+    for case, size in sizes.items():
+        maps = segmented(max(2, images // 4), seed=seed, segments=9, height=60, width=90, classes=3)
+        inputs = folder / case.replace(" ", "-")
+        ours.write_fair_psgg(inputs, maps, predicates=56, seed=seed, **size)
+        theirs = _values(peers.run_fair_psgg(inputs))
+        report = evaluate(
+            inputs / "annotations.json", inputs / "predictions.pkl", "single-mpo", ks=(10, 20, 50)
+        )
+        found[case] = largest_difference(_with_vectors(report), theirs)
+    return found
+
+
+def _with_vectors(report: Report) -> Values:
+    """The report's scalars, and of each metric the vector of predicates."""
+    values: Values = dict(report.metrics)
+    for row in report.per_predicate.values():
+        for name, value in row.items():
+            values.setdefault(f"per_predicate/{name}", []).append(value)
+    return values
 
 
 def _openpsg(

@@ -27,13 +27,17 @@ class Peers:
         kaihuatang: a checkout of KaihuaTang/Scene-Graph-Benchmark.pytorch.
         openpsg: a checkout of Jingkang50/OpenPSG.
         authors: ``calc_metrics.py`` of lorjul/haystack.
-        python: the interpreter that runs the last three.
+        vctree: a checkout of KaihuaTang/VCTree-Scene-Graph-Generation.
+        fair_psgg: a checkout of lorjul/fair-psgg.
+        python: the interpreter that runs all but the first.
     """
 
     sgbench: Path | None = None
     kaihuatang: Path | None = None
     openpsg: Path | None = None
     authors: Path | None = None
+    vctree: Path | None = None
+    fair_psgg: Path | None = None
     python: Path = Path(sys.executable)
 
     @classmethod
@@ -44,6 +48,8 @@ class Peers:
             options.kaihuatang,
             options.openpsg,
             options.authors_script,
+            options.vctree,
+            options.fair_psgg,
             options.peer_python,
         )
 
@@ -76,6 +82,20 @@ class Peers:
         extra = f"--checkout={self.authors}"
         return run_driver("run_authors", inputs, extra, repeat=repeat, by=self.python)
 
+    def run_vctree(self, inputs: Path, mode: str) -> dict[str, Any] | None:
+        """The evaluator of VCTree's first code on scenes with 50 predicates."""
+        if self.vctree is None:
+            return None
+        extra = [f"--mode={mode}", f"--checkout={self.vctree}"]
+        return run_driver("run_vctree", inputs, *extra, repeat=0, by=self.python)
+
+    def run_fair_psgg(self, inputs: Path) -> dict[str, Any] | None:
+        """The SingleMPO evaluator on a folder with its files."""
+        if self.fair_psgg is None:
+            return None
+        extra = f"--checkout={self.fair_psgg}"
+        return run_driver("run_fair_psgg", inputs, extra, repeat=0, by=self.python)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say where the peers are."""
@@ -91,10 +111,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--authors-script", type=_existing, help="calc_metrics.py of lorjul/haystack"
     )
     group.add_argument(
+        "--vctree", type=_existing, help="checkout of KaihuaTang/VCTree-Scene-Graph-Generation"
+    )
+    group.add_argument("--fair-psgg", type=_existing, help="checkout of lorjul/fair-psgg")
+    group.add_argument(
         "--peer-python",
         type=_existing,
         default=Path(sys.executable),
-        help="interpreter for the checkouts and the script (torch, scipy, tqdm, scikit-learn)",
+        help="interpreter for all but SGBench (torch, torchvision, scipy, tqdm, scikit-learn)",
     )
 
 

@@ -39,9 +39,8 @@ class Protocol:
         undefined_in_mean: a P-AUC, PDD or PDO that is undefined for another reason is left out
             of the mean, or makes it undefined as well.
         repeated_triplets: recalls: a triplet annotated again counts once, or as often as it is.
-        self_relations: recalls: a triplet whose subject is its object counts, or is dropped.
-        pooled: recalls: hits over triplets of all images, instead of the mean over images (of
-            each predicate, the mean over the images that hold it).
+        pooled_predicates: the recall of a predicate: hits over triplets of all images, instead of
+            the mean over the images that hold it.
         absent_predicates: a predicate without a triplet is left out of mR and IMR, counts as 0,
             or makes them undefined.
         skipped_images: images that R and its kin leave out, and the pooled metrics.
@@ -74,8 +73,7 @@ class Protocol:
     min_positives: int = 0
     undefined_in_mean: Literal["skip", "propagate"] = "skip"
     repeated_triplets: Literal["merge", "keep"] = "merge"
-    self_relations: Literal["keep", "drop"] = "keep"
-    pooled: bool = False
+    pooled_predicates: bool = False
     absent_predicates: Literal["skip", "zero", "undefined"] = "skip"
     skipped_images: Skipped = "nothing"
     skipped_in_predicate_means: Skipped = "nothing"
@@ -160,7 +158,7 @@ _KT = Protocol(
 _VCTREE = Protocol(
     "vctree",
     repeated_triplets="keep",
-    pooled=True,
+    pooled_predicates=True,
     absent_predicates="zero",
     unconstrained_candidates=100,
     repeated_pairs="keep",
@@ -172,7 +170,7 @@ _VCTREE = Protocol(
 
 _SINGLE_MPO = Protocol(
     "single-mpo",
-    self_relations="drop",
+    repeated_triplets="keep",
     absent_predicates="undefined",
     unconstrained_related=True,
     repeated_pairs="first",
@@ -232,12 +230,15 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 - ``kt``: KaihuaTang's Scene-Graph-Benchmark. As ``openpsg``, with the last pixel inside a box
   (+1), and annotated repetitions counted as often as they occur. In A@K pairs are the annotated
   ones by index.
-- ``vctree``: the evaluation of VCTree's first code (2019): recall and mean recall are pooled,
-  hits of all images over triplets of all images; otherwise as ``kt``.
-- ``single-mpo``: fair-psgg's evaluator (Lorenz et al., 2024): one mask for an object, one
-  prediction for a pair; IoU above 0.5, not equal to it; relations of an object with itself are
-  dropped; without graph constraint scores are multiplied by 1 - p(no relation); mR is undefined
-  as soon as one predicate is absent.
+- ``vctree``: the evaluation of VCTree's first code (2019). In mR ("cls avg") a predicate's recall
+  is pooled, hits of all images over triplets of all images; an image for which nothing is predicted
+  counts as 0; otherwise as ``kt``. It gives boxes in images scaled to 1024 pixels, which decides
+  what +1 weighs. Its "total R", which pools all triplets, is not computed.
+- ``single-mpo``: fair-psgg's evaluation script (Lorenz et al., 2024): one mask for an object, one
+  prediction for a pair; IoU above 0.5, not equal to it; annotated repetitions count as often as
+  they occur; without graph constraint scores are multiplied by 1 - p(no relation); mR is undefined
+  as soon as one predicate is absent. (Its data loader drops relations of an object with itself,
+  its evaluation does not.)
 """
 
 

@@ -101,7 +101,8 @@ class RecallStates(HaystackMetric):
         return tuple(columns)
 
     def _column(self, recall: Recall) -> Column:
-        pooled = self.protocol.pooled or recall.averaged == "nothing"
+        of_predicates = recall.averaged in ("predicates", "diversity")
+        pooled = self.protocol.pooled_predicates if of_predicates else recall.averaged == "nothing"
         return Column(recall.order, recall.subset, pooled)
 
     def _table(

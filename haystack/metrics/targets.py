@@ -167,10 +167,10 @@ def flatten_targets(
             _check_contradictions(true, false, slots, num_predicates, targets)
     classes = gather(labels, (), torch.int64, _CPU).numpy()
     _check_classes(classes, slots, num_classes, targets)
-    columns = _triplet_fields(triplets, slots, num_predicates, protocol)
+    columns = _triplet_fields(triplets, slots, num_predicates)
     objects, predicates = columns["triplet_objects"], columns["triplet_predicates"]
     columns["triplet_classes"] = np.concatenate([classes[objects], predicates[:, None]], axis=1)
-    if true is triplets and not len(false) and protocol.self_relations == "keep":
+    if true is triplets and not len(false):
         columns |= _labels_of_triplets(columns)
     else:
         columns |= _label_fields(true, false, slots, num_predicates)
@@ -185,14 +185,9 @@ def flatten_targets(
     )
 
 
-def _triplet_fields(
-    keys: Numbers, slots: _Slots, num_predicates: int, protocol: Protocol
-) -> dict[str, NDArray[Any]]:
+def _triplet_fields(keys: Numbers, slots: _Slots, num_predicates: int) -> dict[str, NDArray[Any]]:
     slot = keys // num_predicates
     images, objects = slots.locate(slot)
-    if protocol.self_relations == "drop":
-        other = objects[:, 0] != objects[:, 1]
-        keys, slot, images, objects = keys[other], slot[other], images[other], objects[other]
     return {
         "triplet_slots": slot,
         "triplet_predicates": keys - slot * num_predicates,
