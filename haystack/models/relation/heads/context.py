@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from haystack.models.relation.batch import SceneBatch
@@ -20,7 +21,11 @@ from haystack.models.relation.heads.objects import (
     embed_classes,
     position_encoder,
     required,
+    rows_of,
 )
+
+_PAIRS_AT_ONCE = 1024
+"""Pairs represented at a time, pooling_dim numbers each: they stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +131,22 @@ class ContextHead(RelationHead):
         both = self.post_emb(context.features)
         # First half: the object as a subject; second half: the same object as an object.
         as_subject, as_object = (both.relu() if self.rectifies else both).chunk(2, dim=1)
-        # post_cat([s_i, o_j]) without a row for every pair before it: one product an object.
-        of_subject, of_object = self.post_cat.weight.chunk(2, dim=1)
-        subject, target = batch.pairs.unbind(1)
-        pair = torch.addmm(self.post_cat.bias, as_subject, of_subject.T)[subject]
-        pair = pair + (as_object @ of_object.T)[target]
-        pair = self.dropout(pair * self.up_dim(unions))
-        logits = self.rel_compress(pair)
+        # post_cat of two concatenated halves is a sum of two products, each of one object alone:
+        # computed for N objects instead of R pairs.
+        first, second = self.post_cat.weight.chunk(2, dim=1)
+        as_subject = F.linear(as_subject, first, self.post_cat.bias)
+        as_object = F.linear(as_object, second)
+        rows = zip(batch.pairs.split(_PAIRS_AT_ONCE), unions.split(_PAIRS_AT_ONCE), strict=True)
+        logits = torch.cat([self._pair_logits(as_subject, as_object, *some) for some in rows])
         return HeadOutput(logits, context.tree_logits, context.object_logits)
+
+    def _pair_logits(
+        self, as_subject: Tensor, as_object: Tensor, pairs: Tensor, unions: Tensor
+    ) -> Tensor:
+        subject, target = pairs.unbind(1)
+        pair = rows_of(as_subject, subject) + rows_of(as_object, target)
+        logits: Tensor = self.rel_compress(self.dropout(pair * self.up_dim(unions)))
+        return logits
 
     def class_embeddings(self) -> Sequence[nn.Embedding]:
         """Of the first and of the second round of context."""

@@ -89,7 +89,8 @@ class TreeDecoder(ObjectDecoder[BinaryTrees]):
     ) -> tuple[Tensor, Tensor]:
         """See ``ObjectDecoder``."""
         cell, width = self.decoderLSTM, inputs.shape[1]
-        gates = F.linear(inputs, cell.iofux.weight[:, :width], cell.iofux.bias) + cell.iofuh.bias
+        bias = cell.iofux.bias + cell.iofuh.bias
+        gates = F.linear(inputs, cell.iofux.weight[:, :width], bias)
         shortcuts = F.linear(inputs, cell.px.weight[:, :width], cell.px.bias)
         weight = torch.cat([cell.iofuh.weight, cell.iofux.weight[:, width:]], dim=1).T
         shortcut_weight = cell.px.weight[:, width:].T
@@ -98,7 +99,7 @@ class TreeDecoder(ObjectDecoder[BinaryTrees]):
         tables = (gates, shortcuts, above) + (() if kept is None else (kept,))
 
         start = self.obj_embed.weight[:1]
-        hidden = memory = inputs.new_zeros((1, self.hidden_dim))
+        hidden = memory = gates.new_zeros((1, self.hidden_dim))
         passed, answers = start, []
         for gate, shortcut, parent, *factors in by_level(structure, *tables):
             told = passed[parent]
@@ -153,7 +154,7 @@ class SequenceDecoder(ObjectDecoder[Sequences]):
         steps = [table[structure.order].split(structure.step_sizes.tolist()) for table in tables]
 
         told = self.obj_embed.weight[:1].expand(len(batch.counts), -1)
-        hidden = memory = inputs.new_zeros((len(batch.counts), self.hidden_dim))
+        hidden = memory = gates.new_zeros((len(batch.counts), self.hidden_dim))
         answers, classes = [], []
         for gate, labels, *factors in zip(*steps, strict=True):
             count = len(gate)

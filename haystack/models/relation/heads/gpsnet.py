@@ -19,6 +19,7 @@ from haystack.models.relation.heads.objects import (
     embed_classes,
     position_encoder,
     required,
+    rows_of,
 )
 
 
@@ -75,7 +76,8 @@ class GPSNetContext(nn.Module):
         0 and not minus infinity, as in training OpenPSG's pairs that were not sampled.
         """
         subject, target = batch.pairs.unbind(1)
-        pair = self.ws(features)[subject] * self.wo(features)[target] * self.wu(unions)
+        pair = self.wu(unions) * rows_of(self.ws(features), subject)
+        pair = pair * rows_of(self.wo(features), target)
         images, size = batch.present.shape
         place = batch.slots[subject] * size + batch.slots[target] % size
         logits = pair.new_zeros(images * size * size).index_put((place,), self.w(pair).squeeze(1))
@@ -107,7 +109,9 @@ class GPSNetHead(RelationHead):
         """See ``RelationHead``."""
         context, object_logits = self.context_layer(batch, objects, unions)
         subject, target = batch.pairs.unbind(1)
-        both = _fuse(self.w_proj1(context)[subject], self.w_proj2(context)[target])
+        both = _fuse(
+            rows_of(self.w_proj1(context), subject), rows_of(self.w_proj2(context), target)
+        )
         pair = self.dropout(_fuse(both, self.w_proj3(unions)))
         return HeadOutput(self.out_rel(pair), object_logits=object_logits)
 

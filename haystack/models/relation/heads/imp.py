@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from haystack.models.relation.batch import SceneBatch
 from haystack.models.relation.heads.base import HeadDims, HeadOutput, RelationHead
-from haystack.models.relation.heads.objects import required, uniform_linear
+from haystack.models.relation.heads.objects import required, rows_of, uniform_linear
 
 _ROUNDS = 2
 
@@ -59,7 +59,7 @@ class IMPContext(nn.Module):
         edge = self.edge_gru(F.relu(self.edge_unary(unions)))
         for step in range(_ROUNDS):
             to_edge, to_node = self._gates(node, edge, subject, target).sigmoid().chunk(2, dim=1)
-            heard = to_edge[:, :1] * node[subject] + to_edge[:, 1:] * node[target]
+            heard = to_edge[:, :1] * rows_of(node, subject) + to_edge[:, 1:] * rows_of(node, target)
             told, edge = edge, self.edge_gru(heard, edge)
             if step == _ROUNDS - 1 and batch.class_scores is None:
                 break  # nobody asks for the objects' last state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from haystack.errors import InputError
@@ -45,6 +46,11 @@ def position_encoder(dims: HeadDims) -> nn.Sequential:
 def box_codes(batch: SceneBatch) -> Tensor:
     """``encode_boxes`` of every object: float [N, 9]."""
     return encode_boxes(batch.boxes, batch.sizes[batch.image_of])
+
+
+def rows_of(table: Tensor, index: Tensor) -> Tensor:
+    """``table[index]``, with a gradient that is deterministic on every device."""
+    return F.embedding(index, table)
 
 
 def required(classifier: _Module | None) -> _Module:

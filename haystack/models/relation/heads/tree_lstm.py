@@ -6,6 +6,7 @@ Parameter names are OpenPSG's, its spelling "foreward" included, so that its fil
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from haystack.models.relation.heads.trees import BinaryTrees
@@ -29,11 +30,12 @@ class UpwardCell(nn.Module):
 
     def forward(self, inputs: Tensor, trees: BinaryTrees) -> Tensor:
         """[N, input_dim] -> [N, hidden_dim]."""
-        gates = self.ioffux(inputs) + self.ioffuh_left.bias + self.ioffuh_right.bias
+        bias = self.ioffux.bias + self.ioffuh_left.bias + self.ioffuh_right.bias
+        gates = F.linear(inputs, self.ioffux.weight, bias)
         weight = torch.cat([self.ioffuh_left.weight, self.ioffuh_right.weight], dim=1).T
         children = neighbour_rank(torch.stack([trees.left, trees.right], dim=1), trees)
         outputs: list[Tensor] = []
-        hidden = memory = inputs.new_zeros((1, self.hidden_dim))
+        hidden = memory = gates.new_zeros((1, self.hidden_dim))
         for gate, shortcut, both in reversed(by_level(trees, gates, self.px(inputs), children)):
             total = torch.addmm(gate, hidden[both].flatten(1), weight)
             i, o, forget_left, forget_right, _, r = total.sigmoid().chunk(6, dim=1)
@@ -61,11 +63,11 @@ class DownwardCell(nn.Module):
 
     def forward(self, inputs: Tensor, trees: BinaryTrees) -> Tensor:
         """[N, input_dim] -> [N, hidden_dim]."""
-        gates = self.iofux(inputs) + self.iofuh.bias
+        gates = F.linear(inputs, self.iofux.weight, self.iofux.bias + self.iofuh.bias)
         weight = self.iofuh.weight.T
         above = neighbour_rank(trees.parent, trees)
         outputs: list[Tensor] = []
-        hidden = memory = inputs.new_zeros((1, self.hidden_dim))
+        hidden = memory = gates.new_zeros((1, self.hidden_dim))
         for gate, shortcut, parent in by_level(trees, gates, self.px(inputs), above):
             total = torch.addmm(gate, hidden[parent], weight)
             output, state = self.step(total, shortcut, memory[parent])
@@ -112,7 +114,7 @@ class BidirectionalTreeLSTM(nn.Module):
 
 def with_zero_row(values: Tensor) -> Tensor:
     """A last row of zeros, which stands for a missing child or parent."""
-    return torch.nn.functional.pad(values, (0, 0, 0, 1))
+    return F.pad(values, (0, 0, 0, 1))
 
 
 def neighbour_rank(nodes: Tensor, trees: BinaryTrees) -> Tensor:

@@ -7,7 +7,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from haystack.models.relation.heads.tree_lstm import BidirectionalTreeLSTM
+from haystack.models.relation.heads.tree_lstm import (
+    BidirectionalTreeLSTM,
+    DownwardCell,
+    UpwardCell,
+)
 from haystack.models.relation.heads.trees import build_trees
 
 
@@ -69,8 +73,13 @@ def check_against_one_by_one(matrices):
 @pytest.mark.parametrize("seed", range(5))
 def test_batched_trees_equal_single_ones(seed):
     generator = torch.Generator().manual_seed(seed)
-    counts = [*torch.randint(1, 30, (6,), generator=generator).tolist(), 1, 2]
+    counts = [*torch.randint(1, 61, (6,), generator=generator).tolist(), 1, 60, 2]
     check_against_one_by_one([torch.rand(n, n, generator=generator) for n in counts])
+
+
+def test_a_tree_of_two_hundred_objects_beside_small_ones():
+    generator = torch.Generator().manual_seed(0)
+    check_against_one_by_one([torch.rand(n, n, generator=generator) for n in (3, 200, 1)])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -120,16 +129,35 @@ def lstm_of_one_image(lstm, inputs, root, left, right, parents):
     return torch.stack([torch.cat([upward[n][0], downward[n][0]]) for n in range(len(inputs))])
 
 
-def test_batched_lstm_equals_node_by_node_in_values_and_gradients():
-    generator = torch.Generator().manual_seed(3)
-    torch.manual_seed(3)
+@pytest.mark.parametrize("seed", range(3))
+def test_batched_lstm_equals_node_by_node_in_values_and_gradients(seed):
+    generator = torch.Generator().manual_seed(seed)
+    counts = [*torch.randint(1, 61, (3,), generator=generator).tolist(), 7, 1, 12, 2]
+    check_lstm_against_one_by_one([torch.rand(n, n, generator=generator) for n in counts], seed)
+
+
+def test_lstm_with_ties_equals_node_by_node():
+    generator = torch.Generator().manual_seed(0)
+    counts = (9, 1, 14)
+    matrices = [torch.randint(0, 3, (n, n), generator=generator) / 4 for n in counts]
+    check_lstm_against_one_by_one(matrices, 0)
+
+
+def test_lstm_over_two_hundred_objects_equals_node_by_node():
+    generator = torch.Generator().manual_seed(0)
+    check_lstm_against_one_by_one([torch.rand(n, n, generator=generator) for n in (200, 3)], 0)
+
+
+def check_lstm_against_one_by_one(matrices, seed):
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
     lstm = BidirectionalTreeLSTM(5, 6).double()
-    matrices = [torch.rand(n, n, generator=generator) for n in (7, 1, 12, 2)]
-    inputs = torch.randn(22, 5, generator=generator, dtype=torch.float64, requires_grad=True)
-    seed = torch.randn(22, 6, generator=generator, dtype=torch.float64)
+    total = sum(len(matrix) for matrix in matrices)
+    inputs = torch.randn(total, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(total, 6, generator=generator, dtype=torch.float64)
 
     batched = lstm(inputs, build_trees(*padded(matrices)))
-    gradient = torch.autograd.grad((batched * seed).sum(), [inputs, *lstm.parameters()])
+    gradient = torch.autograd.grad((batched * weight).sum(), [inputs, *lstm.parameters()])
     single, first = [], 0
     for matrix in matrices:
         rows = inputs[first : first + len(matrix)]
@@ -137,14 +165,23 @@ def test_batched_lstm_equals_node_by_node_in_values_and_gradients():
         first += len(matrix)
     expected = torch.cat(single)
     torch.testing.assert_close(batched, expected, rtol=0, atol=1e-12)
-    by_hand = torch.autograd.grad((expected * seed).sum(), [inputs, *lstm.parameters()])
+    by_hand = torch.autograd.grad((expected * weight).sum(), [inputs, *lstm.parameters()])
     for ours, theirs in zip(gradient, by_hand, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
 
 
-def test_lstm_gradients_agree_with_finite_differences():
+@pytest.mark.parametrize("kind", [UpwardCell, DownwardCell])
+def test_gradients_of_each_direction_agree_with_finite_differences(kind):
+    """With respect to the inputs and to every weight."""
     torch.manual_seed(0)
-    lstm = BidirectionalTreeLSTM(3, 4).double()
-    trees = build_trees(*padded([torch.rand(4, 4), torch.rand(2, 2)]))
-    inputs = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: lstm(x, trees), (inputs,))
+    cell = kind(3, 2).double()
+    trees = build_trees(*padded([torch.rand(5, 5), torch.rand(1, 1), torch.rand(2, 2)]))
+    inputs = torch.randn(8, 3, dtype=torch.float64, requires_grad=True)
+    names, weights = zip(*cell.named_parameters(), strict=True)
+
+    def run(inputs, *values):
+        return torch.func.functional_call(
+            cell, dict(zip(names, values, strict=True)), (inputs, trees)
+        )
+
+    assert torch.autograd.gradcheck(run, (inputs, *weights))
