@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import platform
@@ -16,6 +17,23 @@ def best_cpu_seconds(action: Callable[[], Any], repeat: int) -> float:
     """CPU time of the fastest of ``repeat`` runs after one to warm up, of all threads together."""
     action()
     return min(_cpu_seconds(action) for _ in range(repeat))
+
+
+def best_seconds(action: Callable[[], Any], repeat: int, device: str) -> float:
+    """CPU time on the CPU, wall time of finished work on a GPU; otherwise as above."""
+    if device == "cpu":
+        return best_cpu_seconds(action, repeat)
+    import torch
+
+    action()
+    spent = []
+    for _ in range(repeat):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        action()
+        torch.cuda.synchronize()
+        spent.append(time.perf_counter() - start)
+    return min(spent)
 
 
 def _cpu_seconds(action: Callable[[], Any]) -> float:
@@ -39,6 +57,12 @@ def peak_memory_mib() -> float:
 
         unit = 1 if platform.system() == "Darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def reset_peak_memory() -> None:
+    """Let ``peak_memory_mib`` count from what is resident now; Linux only, nothing elsewhere."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import numpy as np
 import ours
 import torch
+from heads import case, without_gradients
 from mask_parts import masks
-from measure import Row, at_most, best_cpu_seconds, compared
+from measure import Row, at_most, best_cpu_seconds, best_seconds, compared
 from peers import Peers, run_driver
 from setting import MS, Sizes, agreement, per_image_ms
 from synthetic import Scenes, scenes
@@ -177,16 +177,9 @@ def training(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
         metrics.reset()
         metrics.update(predictions, targets)
 
-    spent = 1e3 * _seconds(update, device, 5 * sizes.repeat)
-    try:
-        from haystack.models.relation.batch import SceneBatch
-        from haystack.models.relation.heads.base import HeadDims
-        from haystack.models.relation.heads.vctree import VCTreeHead
-    except ImportError:
-        return [Row("training", "update of 16 images", spent, "ms", "VCTree: not in this package")]
-    head = VCTreeHead(HeadDims(num_objects=133, num_predicates=data.predicates))
-    forward = _vctree_forward(data, head, SceneBatch, device)
-    theirs = 1e3 * _seconds(forward, device, sizes.repeat)
+    spent = 1e3 * best_seconds(update, 5 * sizes.repeat, device)
+    forward = without_gradients(case(data, device=device).forward)
+    theirs = 1e3 * best_seconds(forward, sizes.repeat, device)
     note = (
         f"on {device}, every metric, {spent / theirs:.2%} of a forward pass with OpenPSG's widths"
     )
@@ -296,7 +289,7 @@ def _on_cuda(
         return []
     predictions = ours.to_device(inputs[0], "cuda")
     moved = metrics.to("cuda")
-    spent = _seconds(lambda: ours.feed(moved, predictions, inputs[1], batch), "cuda", repeat)
+    spent = best_seconds(lambda: ours.feed(moved, predictions, inputs[1], batch), repeat, "cuda")
     metrics.to("cpu")
     return [
         compared(
@@ -309,43 +302,3 @@ def _on_cuda(
             note="wall time, waited for at the end only",
         )
     ]
-
-
-def _seconds(action: Callable[[], Any], device: str, repeat: int) -> float:
-    """CPU time on the CPU, wall time of finished work on a GPU."""
-    if device == "cpu":
-        return best_cpu_seconds(action, repeat)
-    action()
-    spent = []
-    for _ in range(repeat):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        action()
-        torch.cuda.synchronize()
-        spent.append(time.perf_counter() - start)
-    return min(spent)
-
-
-def _vctree_forward(data: Scenes, head: Any, batch: Any, device: str) -> Callable[[], Any]:
-    """A forward pass over the same images with random weights and features."""
-    fields = {name: torch.from_numpy(values) for name, values in data.arrays.items()}
-    counts = data.counts["objects"]
-    offset = np.repeat(np.cumsum(counts) - counts, data.counts["pairs"])
-    scene = batch(
-        labels=fields["labels"].to(device),
-        boxes=fields["boxes"].to(device),
-        sizes=torch.full((len(data), 2), 600.0, device=device),
-        counts=tuple(counts.tolist()),
-        pairs=(fields["pairs"] + torch.from_numpy(offset)[:, None]).to(device),
-        pair_counts=tuple(data.counts["pairs"].tolist()),
-    )
-    width = head.up_dim.in_features
-    model = head.to(device).eval()
-    objects = torch.randn(len(scene.labels), width, device=device)
-    unions = torch.randn(len(scene.pairs), width, device=device)
-
-    def forward() -> None:
-        with torch.inference_mode():
-            model(scene, objects, unions)
-
-    return forward

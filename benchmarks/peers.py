@@ -75,6 +75,13 @@ class Peers:
         extra = [f"--mode={mode}", f"--checkout={self.openpsg}", *(["--masks"] if masks else [])]
         return run_driver("run_openpsg", inputs, *extra, repeat=0, by=self.python)
 
+    def run_openpsg_head(self, inputs: Path, repeat: int) -> dict[str, Any] | None:
+        """OpenPSG's VCTree head on a saved ``heads.Case``."""
+        if self.openpsg is None:
+            return None
+        extra = f"--checkout={self.openpsg}"
+        return run_driver("run_openpsg_head", inputs, extra, repeat=repeat, by=self.python)
+
     def run_authors(self, inputs: Path, repeat: int = 0) -> dict[str, Any] | None:
         """The Haystack authors' script on a folder with its two files."""
         if self.authors is None:
