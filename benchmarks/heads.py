@@ -71,6 +71,7 @@ def case(data: Scenes, *, name: str = "vctree", device: str = "cpu", width: int 
         roi_dim=width,
         hidden_dim=width // 2,
         pooling_dim=4 * width,
+        classifies_objects=False,
     )
     fields = {name: torch.from_numpy(values) for name, values in data.arrays.items()}
     counts = data.counts["objects"]

@@ -108,7 +108,8 @@ def _actions(ours: Case) -> list[tuple[str, str | None, Any, Any, float | None]]
         return one_by_one(head, *given, ours.unions)
 
     def context() -> HeadOutput:
-        return HeadOutput(*head.context_layer(*given))
+        found = head.context_layer(*given)
+        return HeadOutput(found.features, found.tree_logits)
 
     def slow_context() -> HeadOutput:
         return HeadOutput(*one_by_one_context(head.context_layer, *given))

@@ -52,15 +52,14 @@ def one_by_one(head: VCTreeHead, batch: SceneBatch, objects: Tensor, unions: Ten
 def one_by_one_context(
     layer: VCTreeContext, batch: SceneBatch, objects: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What ``layer(batch, objects)`` computes."""
+    """Features and tree scores of what ``layer(batch, objects)`` computes."""
     labels = batch.labels + 1
     embedded = layer.obj_embed1(labels)
     boxes = encode_boxes(batch.boxes, batch.sizes[batch.image_of])
-    position = F.relu(layer.pos_embed(boxes))
     scores = _scores(layer, batch, objects.detach(), embedded.detach(), boxes)
     with torch.no_grad():
         trees = [binary(maximum_spanning_tree(table.sigmoid())) for table in scores]
-    inputs = torch.cat([objects, embedded, position], dim=1)
+    inputs = torch.cat([objects, embedded, layer.pos_embed(boxes)], dim=1)
     context = _along_trees(layer.obj_ctx_rnn, trees, inputs, batch.counts)
     inputs = torch.cat([layer.obj_embed2(labels), objects, context], dim=1)
     edges = _along_trees(layer.edge_ctx_rnn, trees, inputs, batch.counts)
@@ -106,8 +105,8 @@ def _scores(
     side = [
         layer.obj_reduce(objects),
         layer.emb_reduce(embedded),
-        F.relu(layer.box_embed(boxes)),
-        F.relu(layer.overlap_embed(torch.cat(overlaps))),
+        layer.box_embed(boxes),
+        layer.overlap_embed(torch.cat(overlaps)),
     ]
     hidden = F.relu(layer.score_pre(torch.cat(side, dim=1)))
     subjects = F.relu(layer.score_sub(hidden)).split(batch.counts)
