@@ -6,7 +6,7 @@ metadata holds, as JSON under ``haystack``: the format's version, the names of t
 the kind of score (``probability``: comparable across pairs as they are; ``logit``: before the
 softmax over predicates and "no relation").
 
-``objects``, null where pairs refer to the annotated segments, holds what the model found: ``labels``
+``objects``, null where pairs refer to annotated segments, holds what the model found: ``labels``
 [N]; ``scores`` [N], ``boxes`` [4 N], each may be null; masks as runs of pixels: ``size`` height and
 width, ``mask_runs`` [N] how many runs each mask has, ``runs`` [2 M] the pixels between the last run
 and this one, and its pixels, in turn; the first of a mask counts from the image's first pixel.
@@ -139,9 +139,9 @@ class PredictionParquet:
         good &= boxes is None or len(boxes) == 4 * count
         masks = None
         if good and counts is not None:
-            good = size is not None and runs is not None and len(size) == 2
-            masks = _masks(size, counts, runs) if good else None
-            good &= masks is not None
+            if size is not None and runs is not None and len(size) == 2:
+                masks = _masks(size, counts, runs)
+            good = masks is not None
         if not good:
             raise InputError(
                 f"the lists of its {max(count, 0)} objects do not fit each other",

@@ -16,9 +16,9 @@ from PIL import Image
 from haystack import files
 from haystack.executors import LocalExecutor
 from haystack.executors.base import Job
+from haystack.io import read_psg, write_psg
 from haystack.io.images import open_source
 from haystack.io.panoptic_png import segment_geometry, write_panoptic_png
-from haystack.io import read_psg, write_psg
 from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
 from haystack.pipeline.cluster_job import ClusterJob
 from haystack.pipeline.embed_job import EmbedJob
