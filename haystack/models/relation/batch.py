@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from haystack.errors import InputError
 from haystack.models.relation.inputs import SceneInput, all_pairs
 
 
@@ -38,7 +41,18 @@ class SceneBatch:
 
     @classmethod
     def from_scenes(cls, scenes: Sequence[SceneInput], device: torch.device) -> SceneBatch:
-        """All ordered pairs of every scene; a scene must have an object."""
+        """All ordered pairs of every scene; a scene must have an object.
+
+        Raises:
+            InputError: classes of some scenes are certain, and of others guessed.
+        """
+        guesses = [scene.class_scores for scene in scenes]
+        known = [scores for scores in guesses if scores is not None]
+        if known and len(known) != len(guesses):
+            raise InputError(
+                "expected scenes whose classes are all certain or all guessed, got both in a batch",
+                record=scenes[0].image_id,
+            )
         pairs, offset = [], 0
         for scene in scenes:
             pairs.append(torch.from_numpy(all_pairs(len(scene)) + offset))
@@ -52,6 +66,7 @@ class SceneBatch:
             counts=tuple(len(scene) for scene in scenes),
             pairs=torch.cat(pairs).to(device),
             pair_counts=tuple(len(rows) for rows in pairs),
+            class_scores=torch.from_numpy(np.concatenate(known)).to(device) if known else None,
         )
 
     @cached_property
@@ -74,6 +89,12 @@ class SceneBatch:
         """Which places of a padded table hold an object: bool [B, n]."""
         counts = torch.tensor(self.counts, device=self.labels.device)
         return torch.arange(max(self.counts), device=counts.device) < counts[:, None]
+
+    def of_class(self, table: Tensor) -> Tensor:
+        """Row of each object's class, the expected one where it is guessed: [C, D] -> [N, D]."""
+        if self.class_scores is None:
+            return F.embedding(self.labels, table)
+        return self.class_scores.to(table.dtype) @ table
 
     def pad(self, values: Tensor) -> Tensor:
         """[N, ...] -> [B, n, ...] with zeros in empty places, n the largest count."""

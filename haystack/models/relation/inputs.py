@@ -8,22 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 from haystack.errors import InputError
-from haystack.scene_graph import SceneGraph
+from haystack.scene_graph import PredictedObjects, SceneGraph
 
 
 @dataclass(frozen=True)
 class SceneInput:
-    """One image with known objects (the PredCls setting), as a relation model sees it.
+    """One image and its objects, as a relation model sees it.
 
     Args:
         image_id: the image.
         height, width: of the image, in pixels.
-        labels: int64 [N], object classes.
+        labels: int64 [N], object classes; the likeliest ones where they are only guessed.
         boxes: float32 [N, 4], x1, y1, x2, y2 in pixels; right and bottom exclusive.
         id_map: int32 [height, width], segment id of every pixel, 0 = void; None where no masks
             are known, then boxes stand for them.
         segment_ids: int64 [N], the ids that the objects have in ``id_map``.
         image: uint8 [height, width, 3], RGB; None where nobody reads the picture.
+        class_scores: float32 [N, C], the probability of each class where classes are only guessed,
+            equal ones where nothing is known (SGCls, SGDet); the model then classifies the objects
+            itself. None where ``labels`` are certain (PredCls).
 
     Raises:
         InputError: the arrays disagree about N, map or picture about the size, or an id comes
@@ -38,6 +41,7 @@ class SceneInput:
     id_map: npt.NDArray[np.int32] | None
     segment_ids: npt.NDArray[np.int64]
     image: npt.NDArray[np.uint8] | None = None
+    class_scores: npt.NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.labels)
@@ -50,6 +54,9 @@ class SceneInput:
             shapes["id_map"] = (self.id_map.shape, (self.height, self.width))
         if self.image is not None:
             shapes["image"] = (self.image.shape, (self.height, self.width, 3))
+        if self.class_scores is not None:
+            classes = self.class_scores.shape[-1:]
+            shapes["class_scores"] = (self.class_scores.shape, (count, *classes))
         for name, (came, expected) in shapes.items():
             if came != expected:
                 raise InputError(
@@ -114,9 +121,12 @@ class RelationLogits:
         logits: float32 [R, P], before the softmax.
         no_relation: float32 [R], the logit that no predicate holds, or None where the model has
             no such output.
+        objects: what the model takes the objects for where their classes were only guessed; None
+            where they were certain.
     """
 
     image_id: str
     pairs: npt.NDArray[np.int64]
     logits: npt.NDArray[np.float32]
     no_relation: npt.NDArray[np.float32] | None
+    objects: PredictedObjects | None = None

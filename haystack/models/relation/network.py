@@ -17,6 +17,7 @@ from haystack.models.relation.features.word_vectors import WIDTH, name_vectors
 from haystack.models.relation.heads import build_head
 from haystack.models.relation.heads.base import HeadDims, HeadOutput
 from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
+from haystack.scene_graph import PredictedObjects
 from haystack.vocabulary import Vocabulary
 
 _PREDICT_BATCH = 16
@@ -87,6 +88,13 @@ class RelationNetwork(nn.Module):
                     f"got {int(scene.labels.max())}",
                     record=scene.image_id,
                 )
+            scores = scene.class_scores
+            if scores is not None and scores.shape[1] != self.vocabulary.num_objects:
+                raise InputError(
+                    f"expected class_scores of {self.vocabulary.num_objects} classes, "
+                    f"got {scores.shape[1]}",
+                    record=scene.image_id,
+                )
             if self.reads_images and scene.image is None:
                 raise InputError(
                     "this model reads the picture, and the scene came without one",
@@ -100,24 +108,37 @@ class RelationNetwork(nn.Module):
         return batch, self.head(batch, *self.features(batch, encoded))
 
     def predict(self, scenes: Sequence[SceneInput]) -> list[RelationLogits]:
-        """Logits for all ordered pairs of every scene; see ``RelationModel``."""
+        """Logits for all ordered pairs of every scene; see ``RelationModel``.
+
+        Where a scene's classes are only guessed, its objects are classified as well.
+
+        Raises:
+            InputError: see ``encode``, ``SceneBatch.from_scenes`` and ``RelationHead.forward``.
+        """
         answers = [self._no_pairs(scene) for scene in scenes]
-        places = [place for place, scene in enumerate(scenes) if len(scene) > 1]
+        places = [
+            place
+            for place, scene in enumerate(scenes)
+            if len(scene) > (1 if scene.class_scores is None else 0)
+        ]
         was_training = self.training
         self.eval()
         try:
             with torch.inference_mode():
                 for start in range(0, len(places), _PREDICT_BATCH):
                     chunk = places[start : start + _PREDICT_BATCH]
-                    batch, output = self(self.encode([scenes[place] for place in chunk]))
+                    asked = [scenes[place] for place in chunk]
+                    batch, output = self(self.encode(asked))
                     rows = output.logits.float().cpu().numpy()
-                    ends = np.cumsum(batch.pair_counts)[:-1]
-                    for place, logits in zip(chunk, np.split(rows, ends), strict=True):
+                    split = np.split(rows, np.cumsum(batch.pair_counts)[:-1])
+                    objects = _classified(output, asked)
+                    for place, logits, found in zip(chunk, split, objects, strict=True):
                         answers[place] = RelationLogits(
                             image_id=scenes[place].image_id,
                             pairs=all_pairs(len(scenes[place])),
                             logits=np.ascontiguousarray(logits[:, 1:]),
                             no_relation=np.ascontiguousarray(logits[:, 0]),
+                            objects=found,
                         )
         finally:
             self.train(was_training)
@@ -125,7 +146,23 @@ class RelationNetwork(nn.Module):
 
     def _no_pairs(self, scene: SceneInput) -> RelationLogits:
         logits = np.empty((0, self.num_predicates), dtype=np.float32)
-        return RelationLogits(scene.image_id, all_pairs(0), logits, np.empty(0, dtype=np.float32))
+        none = np.empty(0, dtype=np.float32)
+        guessed = scene.class_scores is not None
+        objects = PredictedObjects(scene.labels[:0], none, scene.boxes[:0]) if guessed else None
+        return RelationLogits(scene.image_id, all_pairs(0), logits, none, objects)
+
+
+def _classified(output: HeadOutput, scenes: Sequence[SceneInput]) -> list[PredictedObjects | None]:
+    """Likeliest class of each object and its probability, the background among the others."""
+    if output.object_logits is None:
+        return [None] * len(scenes)
+    scores, labels = output.object_logits.float().softmax(1)[:, 1:].max(1)
+    ends = np.cumsum([len(scene) for scene in scenes])[:-1]
+    rows = (np.split(column.cpu().numpy(), ends) for column in (labels, scores))
+    return [
+        PredictedObjects(found, sure, scene.boxes)
+        for found, sure, scene in zip(*rows, scenes, strict=True)
+    ]
 
 
 def _feature_source(config: RelationModelConfig, vocabulary: Vocabulary) -> FeatureSource:

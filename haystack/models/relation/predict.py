@@ -70,13 +70,14 @@ def relation_scores(answer: RelationLogits) -> RelationScores:
     """
     if answer.no_relation is None:
         probabilities = _softmax(answer.logits)
-        return RelationScores(answer.image_id, answer.pairs, probabilities)
+        return RelationScores(answer.image_id, answer.pairs, probabilities, objects=answer.objects)
     probabilities = _softmax(np.concatenate([answer.logits, answer.no_relation[:, None]], axis=1))
     return RelationScores(
         image_id=answer.image_id,
         pairs=answer.pairs,
         scores=np.ascontiguousarray(probabilities[:, :-1]),
         no_relation=np.ascontiguousarray(probabilities[:, -1]),
+        objects=answer.objects,
     )
 
 

@@ -81,6 +81,11 @@ def test_prediction_leaves_the_training_mode_and_ignores_dropout():
     [
         ({"boxes": np.zeros((3, 4), np.float32)}, "boxes of shape [2, 4], got [3, 4]"),
         ({"segment_ids": np.array([4, 4])}, "every segment id once"),
+        (
+            {"class_scores": np.zeros((3, 4), np.float32)},
+            "class_scores of shape [2, 4], got [3, 4]",
+        ),
+        ({"class_scores": np.zeros(2, np.float32)}, "class_scores of shape [2, 2], got [2]"),
         ({"id_map": np.zeros((50, 40), np.int32)}, "id_map of shape [40, 50], got [50, 40]"),
     ],
 )
@@ -90,6 +95,52 @@ def test_inconsistent_scenes_are_refused_by_image(change, words):
     with pytest.raises(InputError, match=r"^a: ") as caught:
         SceneInput(**arguments)
     assert words in str(caught.value)
+
+
+def guessed(scene, seed=0):
+    rng = np.random.default_rng(seed)
+    scores = rng.dirichlet(np.ones(4), len(scene)).astype(np.float32).reshape(-1, 4)
+    return replace(scene, class_scores=scores, labels=scores.argmax(1))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_objects_whose_classes_are_guessed_are_classified(head):
+    model = make_model(head=head, classifies_objects=True)
+    scenes = [guessed(make_scene(n, seed=n, image_id=str(n)), n) for n in (4, 0, 1, 7)]
+    answers = model.predict(scenes)
+    for scene, answer in zip(scenes, answers, strict=True):
+        assert answer.logits.shape == (len(all_pairs(len(scene))), 2)
+        assert answer.objects.labels.shape == answer.objects.scores.shape == (len(scene),)
+        assert np.array_equal(answer.objects.boxes, scene.boxes)
+        assert relation_scores(answer).objects is answer.objects
+        if len(scene):
+            _, output = model(model.encode([scene]))
+            probabilities = output.object_logits.detach().softmax(1)[:, 1:]
+            expected = probabilities[np.arange(len(scene)), answer.objects.labels]
+            np.testing.assert_allclose(answer.objects.scores, expected, atol=1e-5)
+            np.testing.assert_allclose(probabilities.max(1).values, expected, atol=1e-5)
+    assert all(answer.objects is None for answer in model.predict([make_scene(3), make_scene(0)]))
+
+
+def test_guesses_need_a_model_that_classifies_and_one_kind_of_scene_at_a_time():
+    scene = make_scene(3)
+    with pytest.raises(InputError, match="cannot classify objects"):
+        make_model().predict([guessed(scene)])
+    model = make_model(classifies_objects=True)
+    with pytest.raises(InputError, match="all certain or all guessed, got both"):
+        model.predict([scene, guessed(scene)])
+    wrong = replace(scene, class_scores=np.full((3, 5), 0.2, np.float32))
+    with pytest.raises(InputError, match="a: expected class_scores of 4 classes, got 5"):
+        model.predict([wrong])
+
+
+def test_a_certain_guess_is_described_like_the_class_itself():
+    """Geometry features read class names; IMP reads classes nowhere else."""
+    model = make_model(head="imp", classifies_objects=True)
+    scene = make_scene(5)
+    sure = replace(scene, class_scores=np.eye(4, dtype=np.float32)[scene.labels])
+    given, classified = model.predict([scene])[0], model.predict([sure])[0]
+    np.testing.assert_allclose(given.logits, classified.logits, atol=1e-6)
 
 
 def test_unknown_object_class_is_refused():

@@ -65,7 +65,7 @@ class GeometryFeatures(FeatureSource):
             self._standardise(name, torch.cat([view.tensors[f"{name}s"] for view in encoded]))
             for name in ("object", "pair")
         )
-        vectors = self.vectors[batch.labels]
+        vectors = batch.of_class(self.vectors)
         subject, target = batch.pairs.unbind(1)
         return (
             self.object_head(torch.cat([vectors, objects], dim=1)),

@@ -21,11 +21,8 @@ def class_table(dims: HeadDims) -> nn.Embedding:
 
 
 def embed_classes(table: nn.Embedding, batch: SceneBatch) -> Tensor:
-    """Class embedding of each object, float [N, embed_dim]; the expected one where guessed."""
-    if batch.class_scores is None:
-        embedded: Tensor = table(batch.labels + 1)
-        return embedded
-    return batch.class_scores.to(table.weight.dtype) @ table.weight[1:]
+    """Class embedding of each object, float [N, embed_dim]; see ``SceneBatch.of_class``."""
+    return batch.of_class(table.weight[1:])
 
 
 def best_class(logits: Tensor) -> Tensor:
