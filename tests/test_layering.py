@@ -12,7 +12,7 @@ import haystack
 PACKAGE = Path(haystack.__file__).parent
 
 # Layer -> the layers that it may import, besides itself. Only `cli` and `demo` wire.
-BASE = {"errors", "files", "config"}
+BASE = {"errors", "files", "config", "text"}
 DATA = BASE | {"vocabulary", "scene_graph", "statistics"}
 IO = DATA | {"io"}
 FUNCTIONAL = DATA | {"metrics.functional"}
@@ -22,6 +22,7 @@ ALLOWED = {
     "errors": set(),
     "files": {"errors"},
     "config": {"errors"},
+    "text": set(),
     "vocabulary": BASE,
     "scene_graph": BASE | {"vocabulary"},
     "statistics": DATA,

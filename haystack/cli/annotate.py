@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from haystack.cli.outcome import Outcome, table
+from haystack.cli.outcome import Outcome
 from haystack.cli.stages import (
     add_database_argument,
     add_workspace_arguments,
@@ -15,6 +15,7 @@ from haystack.cli.stages import (
     stage_outcome,
 )
 from haystack.errors import InputError
+from haystack.text import table
 
 if TYPE_CHECKING:
     from haystack.annotate.records import Proposal
@@ -151,7 +152,7 @@ def _simulate(args: argparse.Namespace, workspace: Workspace, store: AnnotationS
     rows = [(name, counts["answers"], counts["correct"]) for name, counts in per_predicate.items()]
     text = "\n".join(
         (
-            table(("predicate", "answers", "correct"), rows),
+            *table(("predicate", "answers", "correct"), rows),
             "",
             f"{report.answers} answers, {report.positives} correct; of {report.unannotated} the "
             f"annotations say nothing ({args.unannotated})",

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from haystack.cli.outcome import Outcome, table
+from haystack.cli.outcome import Outcome
+from haystack.text import table
 
 
 def add_verbs(verbs: Any) -> None:
@@ -85,7 +86,7 @@ def _stats(args: argparse.Namespace) -> Outcome:
     scalars.update({key: "-" if v is None else v for key, v in tail.items()})
     text = "\n".join(
         (
-            table(("predicate", "positives", "negatives", "images"), rows),
+            *table(("predicate", "positives", "negatives", "images"), rows),
             "",
             *(
                 f"{key.replace('_', ' ')}: {value:.3f}"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from haystack import __version__
-from haystack.cli.outcome import FAILURE, OK, Outcome, table
+from haystack.cli.outcome import FAILURE, OK, Outcome
+from haystack.text import table
 
 _DISTRIBUTION = "haystack-psg"
 # Distributions that install a package named haystack as well.
@@ -85,7 +86,7 @@ def _doctor(args: argparse.Namespace) -> Outcome:
             f"Python {data['python']} on {data['platform']}",
             f"devices: {', '.join(devices) or 'none found'}",
             "",
-            table(("package", "version", "needed for"), rows),
+            *table(("package", "version", "needed for"), rows),
             "",
             *([f"PROBLEM: {problem}" for problem in problems] or ["no problem found"]),
         )

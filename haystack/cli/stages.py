@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from haystack.cli.outcome import OK, QUARANTINED, Outcome, table
+from haystack.cli.outcome import OK, QUARANTINED, Outcome
 from haystack.errors import InputError
+from haystack.text import table
 
 if TYPE_CHECKING:
     from haystack.executors.base import Job, RunSummary
@@ -104,7 +105,7 @@ def _with_queue(workspace: Workspace, outcome: Outcome) -> Outcome:
     queue = dict.fromkeys((names[p] for p in workspace.predicate_indices()), 0)
     for proposal in workspace.proposals():
         queue[names[proposal.predicate]] += 1
-    lines = [outcome.text, table(("predicate", "proposals"), list(queue.items()))]
+    lines = [outcome.text, *table(("predicate", "proposals"), list(queue.items()))]
     for cluster, predicate, count in _used_up(workspace):
         lines.append(
             f"the {count} best of cluster {cluster} for '{names[predicate]}' are used up; to go on "
@@ -279,6 +280,6 @@ def _status(args: argparse.Namespace) -> Outcome:
     ]
     header = ("stage", "shards", "inputs", "ok", "quarantined", "seconds", "state")
     return Outcome(
-        table(header, rows) if rows else "no stage has run here yet",
+        "\n".join(table(header, rows)) if rows else "no stage has run here yet",
         {"stages": [dict(zip(header, row, strict=True)) for row in rows]},
     )

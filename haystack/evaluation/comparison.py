@@ -15,7 +15,7 @@ from torch import Tensor
 from haystack import files
 from haystack.errors import InputError
 from haystack.evaluation.evaluator import Measured, measure, prepare
-from haystack.evaluation.report import aligned, without_nan
+from haystack.evaluation.report import without_nan
 from haystack.evaluation.uncertainty import (
     ResampledMetrics,
     by_predicate,
@@ -27,6 +27,7 @@ from haystack.metrics.functional.bootstrap import paired_tests
 from haystack.metrics.kinds import LABEL_METRICS
 from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT
 from haystack.scene_graph import Prediction, SceneGraphDataset, Split
+from haystack.text import table
 
 Verdict = Literal["a", "b", "not told apart", "too few images", "undefined"]
 
@@ -136,16 +137,17 @@ class Comparison:
         rows = [
             [
                 name,
-                *(_number(value) for value in (d.a, d.b)),
+                d.a,
+                d.b,
                 _signed(d.difference),
                 f"{_signed(d.low)} .. {_signed(d.high)}",
-                _number(d.p_value),
+                d.p_value,
                 {"a": "A", "b": "B"}.get(d.verdict, "-"),
             ]
             for name, d in self.metrics.items()
             if d.verdict != "undefined"
         ]
-        return aligned(["metric", "A", "B", "B - A", "interval", "p", "better"], rows)
+        return table(["metric", "A", "B", "B - A", "interval", "p", "better"], rows)
 
     def _shown(self) -> list[str]:
         """P-AUC, PDD, PDO and the recall at the middle K."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack import files
 from haystack.metrics.kinds import LABEL_METRICS
+from haystack.text import table
 
 if TYPE_CHECKING:
     from haystack.evaluation.uncertainty import Interval, Uncertainty
@@ -92,11 +93,11 @@ class Report:
         counts = ("positives", "negatives")
         labelled = [n for n, v in self.per_predicate.items() if any(v[c] for c in counts)]
         rows = [
-            [name, *(_cell(values[c]) for c in columns), *(values[c] for c in counts)]
+            [name, *(values[c] for c in (*columns, *counts))]
             for name, values in ((name, self.per_predicate[name]) for name in labelled)
         ]
         totals = (self.support[c] for c in counts)
-        rows.append(["mean", *(_cell(self.metrics[name]) for name in means), *totals])
+        rows.append(["mean", *(self.metrics[name] for name in means), *totals])
         counted = self.support["predicates"]
         entered = ", ".join(f"{n} {counted[n]}" for n in means if n in counted)
         header = ["predicate", *columns, "+", "-"]
@@ -107,7 +108,7 @@ class Report:
             rows[-1].append(_range(self.uncertainty.metrics[means[0]]))
         return [
             "",
-            *aligned(header, rows),
+            *table(header, rows),
             f"Means are over the predicates that have a value ({entered}). Lower is better for PDD "
             "and PDO, higher for the others.",
             "+ and -: labels. A pair labelled 'no relation' is a negative for every predicate, "
@@ -124,17 +125,17 @@ class Report:
         if not kinds:
             return []
         cutoffs = list(next(iter(kinds.values())))
-        rows = [[kind, *map(_cell, values.values())] for kind, values in kinds.items()]
-        return ["", *aligned(["recall", *cutoffs], rows)]
+        rows = [[kind, *values.values()] for kind, values in kinds.items()]
+        return ["", *table(["recall", *cutoffs], rows)]
 
     def _other_table(self) -> list[str]:
         """What knows neither predicates nor K."""
         rows = [
-            [name, _cell(value)]
+            [name, value]
             for name, value in self.metrics.items()
             if name not in LABEL_METRICS and not name.partition("@")[2].isdigit()
         ]
-        return ["", *aligned(["metric", "value"], rows)] if rows else []
+        return ["", *table(["metric", "value"], rows)] if rows else []
 
     def _interval_table(self) -> list[str]:
         if self.uncertainty is None:
@@ -144,34 +145,17 @@ class Report:
             "resamples of the images"
         )
         rows = [
-            [name, _cell(self.metrics[name]), _range(interval)]
+            [name, self.metrics[name], _range(interval)]
             for name, interval in self.uncertainty.metrics.items()
             if not math.isnan(self.metrics[name])
         ]
-        return ["", title, *aligned(["metric", "value", "interval"], rows)]
+        return ["", title, *table(["metric", "value", "interval"], rows)]
 
 
 def _range(interval: Interval) -> str:
     if math.isnan(interval.low):
         return "-"
-    return f"{_cell(interval.low)} .. {_cell(interval.high)}"
-
-
-def _cell(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.3f}"
-
-
-def aligned(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines of a table: names to the left, numbers to the right."""
-    cells = [list(header), *([str(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if position == 0 else cell.rjust(width)
-            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in cells
-    ]
+    return f"{interval.low:.3f} .. {interval.high:.3f}"
 
 
 def without_nan(value: Any) -> Any:

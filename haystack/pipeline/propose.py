@@ -65,25 +65,6 @@ def propose(
     return proposals
 
 
-def random_queue(
-    candidates: Candidates,
-    *,
-    predicates: Sequence[int],
-    limit: int,
-    seed: int,
-) -> list[Proposal]:
-    """The baseline: the same candidates, in random order.
-
-    A comparison is fair while no (cluster, predicate) was cut to its best; the manifests of the
-    score stage count those that were (``full_groups``).
-    """
-    proposals: list[Proposal] = []
-    for predicate, rows in _by_predicate(candidates, predicates):
-        order = _stream(seed, predicate).permutation(len(rows))[:limit]
-        proposals.extend(_proposals(candidates, predicate, rows[order]))
-    return proposals
-
-
 def drop_known(
     candidates: Candidates,
     *,

@@ -7,7 +7,6 @@ import pytest
 
 from haystack.cli import main
 from haystack.cli.configs import find_config
-from haystack.cli.outcome import table
 from haystack.cli.parser import parse
 from haystack.errors import InputError
 from haystack.io import read_psg
@@ -127,16 +126,6 @@ def test_doctor_finds_a_foreign_owner_of_the_import_name(capsys, tmp_path, monke
     assert code == 1
     assert "'haystack-ai' is installed and owns the import name" in json.loads(out)["problems"][0]
     assert "PROBLEM" in err
-
-
-def test_tables_align_numbers_to_the_right_and_text_to_the_left():
-    text = table(("name", "count", "share"), [("a", 5, 0.25), ("bcd", 12, 1.0)])
-    assert text.splitlines() == [
-        "name  count  share",
-        "----  -----  -----",
-        "a         5  0.250",
-        "bcd      12  1.000",
-    ]
 
 
 def test_unexpected_errors_name_themselves_and_the_way_to_the_traceback(capsys, monkeypatch):

@@ -3,13 +3,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from haystack.pipeline.candidates import Candidates
-from haystack.pipeline.propose import Proposal, drop_known, propose, random_queue
+from haystack.pipeline.propose import drop_known, propose
 
 
 def candidates(per_cluster: int, *, clusters: int = 4, predicates: int = 2) -> Candidates:
@@ -108,20 +107,3 @@ def test_answered_and_faulty_are_never_proposed(data: st.DataObject, seed: int) 
         and (row[0], 1) not in faulty
     }
     assert asked == expected
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_random_queue_is_a_seeded_permutation_of_the_same_candidates(seed: int) -> None:
-    rows = candidates(40)
-
-    def questions(queue: list[Proposal]) -> set[tuple[str, int]]:
-        return {(row.image_key, row.predicate) for row in queue}
-
-    baseline = random_queue(rows, predicates=[0, 1], limit=1000, seed=seed)
-    assert questions(baseline) == questions(propose(rows, predicates=[0, 1], limit=1000, seed=seed))
-    assert baseline == random_queue(rows, predicates=[0, 1], limit=1000, seed=seed)
-    assert baseline != random_queue(rows, predicates=[0, 1], limit=1000, seed=seed + 1)
-    assert [row.rank for row in baseline] == [*range(160), *range(160)]
-    scores = [row.score for row in baseline if row.predicate == 0 and row.cluster == 0]
-    assert scores != sorted(scores, reverse=True)
-    assert len(random_queue(rows, predicates=[0], limit=7, seed=seed)) == 7

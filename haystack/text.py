@@ -1,0 +1,34 @@
+"""Text for people: tables in aligned columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines of a table: columns of numbers to the right, all others to the left.
+
+    Args:
+        header: names of the columns.
+        rows: cells; a float is shown with 3 decimals, NaN as a dash.
+    """
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    columns = list(zip(header, *cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [all(isinstance(row[i], int | float) for row in rows) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        aligned = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        return "  ".join(aligned).rstrip()
+
+    return [line(header), line(["-" * width for width in widths]), *map(line, cells)]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "-" if math.isnan(value) else f"{value:.3f}"
+    return str(value)
