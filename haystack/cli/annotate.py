@@ -11,7 +11,6 @@ from haystack.cli.stages import (
     add_workspace_arguments,
     database_of,
     open_workspace,
-    segmented_images,
     stage_outcome,
 )
 from haystack.errors import InputError
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from haystack.annotate.records import Proposal
     from haystack.annotate.store import AnnotationStore
     from haystack.pipeline.workspace import Workspace
+    from haystack.scene_graph import SceneGraphDataset
 
 
 def add_verbs(verbs: Any) -> None:
@@ -69,25 +69,27 @@ def add_verbs(verbs: Any) -> None:
 
 def _annotate(args: argparse.Namespace) -> Outcome:
     """Serve the annotation page of a workspace, or answer from known annotations."""
+    from haystack.io import read_psg
+
     workspace = open_workspace(args)
-    with _filled_store(
-        workspace,
-        database_of(args),
-        simulated=args.answers_from is not None,
-        round_number=args.round,
-    ) as store:
+    truth = None
+    if args.answers_from is not None:
+        truth = read_psg(args.answers_from, vocabulary=workspace.vocabulary)
+    with _filled_store(workspace, database_of(args), truth, round_number=args.round) as store:
         workspace.save()
-        if args.answers_from is not None:
-            return _simulate(args, workspace, store)
+        if truth is not None:
+            return _simulate(args, workspace, store, truth)
         return _serve(args, workspace, store)
 
 
 def _filled_store(
-    workspace: Workspace, database: str, *, simulated: bool, round_number: int
+    workspace: Workspace, database: str, truth: SceneGraphDataset | None, *, round_number: int
 ) -> AnnotationStore:
+    """The store with the queue in it; checks that the truth is one of the same segments."""
     from haystack.annotate.records import Proposal
     from haystack.annotate.simulate import SteppingClock
     from haystack.annotate.store import AnnotationStore, utc_now
+    from haystack.cli.truth import check_segments
     from haystack.pipeline.upstream import ALL, upstream_checksums
     from haystack.scene_graph import segments_identity
 
@@ -96,13 +98,13 @@ def _filled_store(
     upstream_checksums(workspace, "propose", [ALL])
     proposals = workspace.proposals()
     asked = {proposal.image_id for proposal in proposals}
-    segments = {
-        image.image_id: segments_identity(image.segments)
-        for image in segmented_images(workspace)
-        if image.image_id in asked
-    }
+    known = {} if truth is None else truth.by_id()
+    segments = workspace.segments_of(asked | known.keys())
+    if truth is not None:
+        check_segments(segments, known)
+    identities = {image_id: segments_identity(segments[image_id]) for image_id in asked}
     # A stepping clock makes simulated campaigns repeatable to the byte.
-    store = AnnotationStore(database, clock=SteppingClock() if simulated else utc_now)
+    store = AnnotationStore(database, clock=utc_now if truth is None else SteppingClock())
     store.load_proposals(
         (
             Proposal(
@@ -114,7 +116,7 @@ def _filled_store(
                 score=p.score,
                 cluster=p.cluster,
                 rank=p.rank,
-                segments=segments[p.image_id],
+                segments=identities[p.image_id],
             )
             for p in proposals
         ),
@@ -123,13 +125,15 @@ def _filled_store(
     return store
 
 
-def _simulate(args: argparse.Namespace, workspace: Workspace, store: AnnotationStore) -> Outcome:
+def _simulate(
+    args: argparse.Namespace,
+    workspace: Workspace,
+    store: AnnotationStore,
+    truth: SceneGraphDataset,
+) -> Outcome:
     from haystack.annotate.simulate import answer_from_truth
-    from haystack.cli.truth import check_segments, truth_from
-    from haystack.io import read_psg
+    from haystack.cli.truth import truth_from
 
-    truth = read_psg(args.answers_from, vocabulary=workspace.vocabulary)
-    check_segments(segmented_images(workspace), truth)
     predicates = args.predicates
     if predicates is not None:
         predicates = [workspace.vocabulary.predicate_index(name) for name in predicates]
@@ -212,7 +216,7 @@ def _export(args: argparse.Namespace) -> Outcome:
         raise InputError(f"no answers yet; run: haystack annotate {args.workspace}", path=database)
     with AnnotationStore(database) as store:
         answers = list(store.answers())
-    check_answered(segmented_images(workspace), answers)
+    check_answered(workspace, answers)
     resolved = resolve(answers)
     labels = {
         image_id: ExportLabels(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from haystack.text import table
 
 if TYPE_CHECKING:
     from haystack.executors.base import Job, RunSummary
-    from haystack.pipeline.tables import SegmentedImage
     from haystack.pipeline.workspace import Workspace
 
 _HELP = {
@@ -227,12 +225,6 @@ def _required(workspace: Workspace, key: str, value: str) -> str:
     return value
 
 
-def segmented_images(workspace: Workspace) -> Iterator[SegmentedImage]:
-    """All segmented images of a workspace."""
-    for shard in workspace.source.shards():
-        yield from workspace.segmented(shard)
-
-
 def _known(
     workspace: Workspace, database: str
 ) -> tuple[set[tuple[str, int, int, int]], set[tuple[str, int]]]:
@@ -245,7 +237,7 @@ def _known(
 
     with AnnotationStore(database) as store:
         answers = list(store.answers())
-        check_answered(segmented_images(workspace), answers)
+        check_answered(workspace, answers)
         answered = set()
         for answer in answers:
             asked = answer.proposal

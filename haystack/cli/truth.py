@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from haystack.errors import InputError
@@ -10,46 +10,48 @@ from haystack.scene_graph import NO_RELATION, SceneGraphDataset, segments_identi
 
 if TYPE_CHECKING:
     from haystack.annotate.records import Answer, Verdict
-    from haystack.pipeline.tables import SegmentedImage
+    from haystack.pipeline.workspace import Workspace
+    from haystack.scene_graph import SceneGraph, Segment
 
 
-def check_segments(images: Iterable[SegmentedImage], truth: SceneGraphDataset) -> None:
+def check_segments(
+    segments: Mapping[str, Sequence[Segment]], truth: Mapping[str, SceneGraph]
+) -> None:
     """Refuse a ground truth that speaks of other segments than the campaign asks about.
+
+    Args:
+        segments: image id -> segments in the workspace.
+        truth: image id -> annotations.
 
     Raises:
         InputError: no image in common, or an image whose segments differ.
     """
-    known = truth.by_id()
-    shared = 0
-    for image in images:
-        graph = known.get(image.image_id)
-        if graph is None:
-            continue
-        shared += 1
-        if segments_identity(image.segments) != segments_identity(graph.segments):
+    shared = segments.keys() & truth.keys()
+    for image_id in sorted(shared):
+        if segments_identity(segments[image_id]) != segments_identity(truth[image_id].segments):
             raise InputError(
                 "the annotations describe other segments (ids, classes or order) than the "
                 "workspace, so their answers do not fit its questions; segment with these "
                 "annotations (segment.annotations) or answer by hand",
-                record=f"image {image.image_id}",
+                record=f"image {image_id}",
             )
     if not shared:
         raise InputError("the annotations and the workspace have no image in common")
 
 
-def check_answered(images: Iterable[SegmentedImage], answers: Iterable[Answer]) -> None:
+def check_answered(workspace: Workspace, answers: Iterable[Answer]) -> None:
     """Refuse answers that were given on other segments than the images have now.
 
     Raises:
         InputError: names the first such image.
     """
     then = {answer.proposal.image_id: answer.proposal.segments for answer in answers}
-    for image in images:
-        if then.get(image.image_id, "") not in ("", segments_identity(image.segments)):
+    for image_id, segments in workspace.segments_of(then).items():
+        if then[image_id] not in ("", segments_identity(segments)):
             raise InputError(
                 "it was answered on other segments (ids, classes or order) than it has now, so the "
                 "answers would land on other objects; segment as before, or use a new database",
-                record=f"image {image.image_id}",
+                record=f"image {image_id}",
             )
 
 

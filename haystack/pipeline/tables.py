@@ -7,7 +7,7 @@ written in random order), Parquet rows come in a fixed order.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -201,31 +201,79 @@ def write_segmented(path: Path, images: Iterable[SegmentedImage]) -> None:
             writer.write_table(pa.Table.from_pylist(rows, _SEGMENTED))
 
 
-def read_segmented(path: Path, *, group: int | None = None) -> Iterator[SegmentedImage]:
-    """Read segmented images one after the other; ``group``: of that row group only."""
-    with _parquet(path) as file:
-        if not file.schema_arrow.equals(_SEGMENTED):
-            raise InputError(
-                "this file has other columns than this version of Haystack writes; run haystack "
-                "segment again",
-                path=path,
-            )
+def read_segmented(
+    path: Path, *, group: int | None = None, image_ids: Collection[str] | None = None
+) -> Iterator[SegmentedImage]:
+    """Read segmented images one after the other.
+
+    Args:
+        path: the shard.
+        group: of that row group only.
+        image_ids: only these; row groups without any of them are not read.
+    """
+    with _segmented_file(path) as file:
         groups = range(file.num_row_groups) if group is None else (group,)
-        for number in groups:
-            for row in file.read_row_group(number).to_pylist():
-                segments = tuple(
-                    Segment(
-                        segment["id"],
-                        segment["category"],
-                        segment["area"],
-                        tuple(segment["box"]),
-                        segment["is_crowd"],
-                        segment["score"],
-                    )
-                    for segment in row.pop("segments")
-                )
+        for number, rows in _groups(file, image_ids):
+            if number not in groups:
+                continue
+            table = file.read_row_group(number)
+            for row in (table if rows is None else table.take(rows)).to_pylist():
+                segments = _segments(row.pop("segments"))
                 faulty = tuple(row.pop("faulty"))
                 yield SegmentedImage(segments=segments, faulty=faulty, **row)
+
+
+def read_segments(path: Path, image_ids: Collection[str]) -> dict[str, tuple[Segment, ...]]:
+    """Image id -> segments, of those images that the shard has; no masks are read."""
+    found = {}
+    with _segmented_file(path) as file:
+        for number, rows in _groups(file, image_ids):
+            table = file.read_row_group(number, columns=["image_id", "segments"]).take(rows)
+            for row in table.to_pylist():
+                found[row["image_id"]] = _segments(row["segments"])
+    return found
+
+
+def _segmented_file(path: Path) -> pq.ParquetFile:
+    file = _parquet(path)
+    if not file.schema_arrow.equals(_SEGMENTED):
+        file.close()
+        raise InputError(
+            "this file has other columns than this version of Haystack writes; run haystack "
+            "segment again",
+            path=path,
+        )
+    return file
+
+
+def _groups(
+    file: pq.ParquetFile, image_ids: Collection[str] | None
+) -> Iterator[tuple[int, list[int] | None]]:
+    """Row groups, and the rows in them that hold the images; None for all."""
+    if image_ids is None:
+        yield from ((number, None) for number in range(file.num_row_groups))
+        return
+    column = file.read(columns=["image_id"])["image_id"].to_pylist()
+    for number in range(file.num_row_groups):
+        begin = number * SEGMENT_ROW_GROUP
+        part = column[begin : begin + SEGMENT_ROW_GROUP]
+        rows = [row for row, image_id in enumerate(part) if image_id in image_ids]
+        if rows:
+            yield number, rows
+
+
+def _segments(rows: Iterable[Mapping[str, Any]]) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(
+            row["id"],
+            row["category"],
+            row["area"],
+            tuple(row["box"]),
+            row["is_crowd"],
+            row["score"],
+        )
+        for row in rows
+    )
 
 
 def read_segmented_ids(path: Path) -> dict[str, str]:

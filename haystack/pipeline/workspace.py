@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +24,7 @@ from haystack.pipeline.config import (
     with_absolute_paths,
 )
 from haystack.pipeline.propose import Proposal
+from haystack.scene_graph import Segment
 from haystack.vocabulary import Vocabulary, psg_vocabulary
 
 CONFIG = "workspace.yaml"
@@ -172,9 +173,26 @@ class Workspace:
         tables.check_clusters(clusters, len(self.centroids()), path)
         return clusters
 
-    def segmented(self, shard: str) -> Iterator[tables.SegmentedImage]:
-        """Segmented images of a shard (stage ``segment``)."""
-        return tables.read_segmented(self._output("segment", SEGMENTED, shard=shard))
+    def segmented(
+        self, shard: str, image_ids: Collection[str] | None = None
+    ) -> Iterator[tables.SegmentedImage]:
+        """Segmented images of a shard, all or those with these ids (stage ``segment``)."""
+        path = self._output("segment", SEGMENTED, shard=shard)
+        return tables.read_segmented(path, image_ids=image_ids)
+
+    def segments_of(self, image_ids: Collection[str]) -> dict[str, tuple[Segment, ...]]:
+        """Image id -> segments, of those images that are segmented (stage ``segment``).
+
+        Of other images only the ids are read, and no masks, so that the time grows with the
+        images asked for.
+        """
+        found: dict[str, tuple[Segment, ...]] = {}
+        for shard in self.source.shards() if image_ids else ():
+            path = self._output("segment", SEGMENTED, shard=shard)
+            found.update(tables.read_segments(path, image_ids))
+            if len(found) == len(image_ids):
+                break
+        return found
 
     def candidates(self, shard: str) -> Candidates:
         """The best candidates of a shard (stage ``score``)."""

@@ -14,7 +14,7 @@ from haystack.errors import InputError
 from haystack.io.panoptic_png import read_panoptic_png, write_panoptic_png
 from haystack.io.psg import read_psg
 from haystack.pipeline.segment import PrecomputedSegmenter, segment_images
-from haystack.pipeline.tables import SegmentedImage, read_segmented, write_segmented
+from haystack.pipeline.tables import SegmentedImage, read_segmented, read_segments, write_segmented
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment
 
 KEY = "some/folder/image-00.jpg"
@@ -230,6 +230,11 @@ def test_segmented_images_round_trip(tmp_path: Path) -> None:
     write_segmented(path, images)
     assert list(read_segmented(path)) == images
     assert list(read_segmented(path, group=1)) == images[64:128]
+    for chosen in ({"id 5"}, {"id 0", "id 63", "id 64", "id 129"}, {"another"}, set()):
+        expected = [image for image in images if image.image_id in chosen]
+        assert list(read_segmented(path, image_ids=chosen)) == expected
+        assert read_segments(path, chosen) == {i.image_id: i.segments for i in expected}
+    assert list(read_segmented(path, group=1, image_ids={"id 5", "id 70"})) == [images[70]]
     again = tmp_path / "y.parquet"
     write_segmented(again, iter(images))
     assert path.read_bytes() == again.read_bytes()

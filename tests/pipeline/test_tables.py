@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pipeline_campaign import Campaign
 
 from haystack.errors import InputError
 from haystack.pipeline import tables
@@ -64,6 +65,22 @@ def test_segments_of_another_version_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image_key": ["a"], "image_id": ["1"]}), tmp_path / "old.parquet")
     with pytest.raises(InputError, match=r"old\.parquet: this file has other columns"):
         list(tables.read_segmented(tmp_path / "old.parquet"))
+    with pytest.raises(InputError, match=r"old\.parquet: this file has other columns"):
+        tables.read_segments(tmp_path / "old.parquet", {"1"})
+
+
+def test_segments_of_some_images_of_a_workspace(finished: Campaign, monkeypatch) -> None:
+    workspace = finished.workspace
+    shards = workspace.source.shards()
+    images = {image.image_id: image for name in shards for image in workspace.segmented(name)}
+    assert len(shards) > 1
+    wanted = {*list(images)[:1], *list(images)[-2:], "of another campaign"}
+    found = workspace.segments_of(wanted)
+    assert found == {i: images[i].segments for i in wanted & images.keys()}
+    one = {next(iter(images))}
+    monkeypatch.setattr(workspace.source, "shards", lambda: [shards[0], "not read any more"])
+    assert workspace.segments_of(one).keys() == one
+    assert workspace.segments_of(set()) == {}
 
 
 @pytest.mark.parametrize(
