@@ -122,6 +122,14 @@ def mean_of_defined(values: Tensor) -> Tensor:
     return torch.nanmean(values)
 
 
+def check_average(average: object) -> None:
+    """Raise InputError unless ``average`` is ``"macro"`` or None."""
+    if average is not None and average != "macro":
+        raise InputError(
+            f"expected average='macro' or None for each class or predicate, got {average!r}"
+        )
+
+
 def check_cutoffs(ks: Sequence[int]) -> Tensor:
     """The cut-offs K of a recall, ascending, int64 [K].
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from haystack.errors import InputError
-from haystack.metrics.base import HaystackMetric, mean_of_defined
+from haystack.metrics.base import HaystackMetric, check_average, mean_of_defined
 from haystack.metrics.batch import Record, as_tensor, fields, gather, record_name, shape_error
 from haystack.metrics.functional import PanopticCounts, id_map_overlaps, panoptic_counts
 from haystack.metrics.functional import panoptic_quality as qualities_of
@@ -77,6 +77,7 @@ class PanopticQuality(HaystackMetric):
             raise InputError(
                 f"expected numbers of thing and stuff classes, got {num_things} and {num_stuff}"
             )
+        check_average(average)
         self.num_things = num_things
         self.num_classes = num_things + num_stuff
         self.average = average

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_cat
 
 from haystack.errors import InputError
-from haystack.metrics.base import HaystackMetric, mean_of_defined
+from haystack.metrics.base import HaystackMetric, check_average, mean_of_defined
 from haystack.metrics.functional import (
     discrimination_disadvantage_from_histogram,
     dominance_overestimation_from_histogram,
@@ -23,9 +23,29 @@ from haystack.metrics.functional.tensors import check_scores_and_labels
 Average = Literal["macro"] | None
 AurocMode = Literal["exact", "streaming"]
 _MOST_BITS = 24
+_LABEL_PROBLEM = "expected the labels 1, -1 and 0, got another number"
 
 
-class PredicateAUROC(HaystackMetric):
+class _Labelled(HaystackMetric):
+    """What metrics of scores [R, P] and labels [R, P] have in common."""
+
+    PROBLEMS: ClassVar[tuple[str, ...]] = (*HaystackMetric.PROBLEMS, _LABEL_PROBLEM)
+
+    def __init__(self, num_predicates: int, average: Average, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_average(average)
+        self.num_predicates = num_predicates
+        self.average = average
+
+    def _check_shapes(self, scores: Tensor, labels: Tensor) -> None:
+        check_scores_and_labels(scores, labels)
+        if scores.shape[1] != self.num_predicates:
+            raise InputError(
+                f"expected scores [pairs, {self.num_predicates}], got {list(scores.shape)}"
+            )
+
+
+class PredicateAUROC(_Labelled):
     """P-AUC: does a predicate's score tell its positives from its negatives?
 
     See :func:`haystack.metrics.functional.predicate_auroc`. Two modes:
@@ -70,11 +90,9 @@ class PredicateAUROC(HaystackMetric):
         bits: int = 14,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(num_predicates, average, **kwargs)
         if mode not in ("exact", "streaming"):
             raise InputError(f"expected the mode 'exact' or 'streaming', got {mode!r}")
-        self.num_predicates = num_predicates
-        self.average = average
         self.mode = mode
         if mode == "exact":
             self.add_state("samples", default=[], dist_reduce_fx="cat")
@@ -85,12 +103,13 @@ class PredicateAUROC(HaystackMetric):
 
     def update(self, scores: Tensor, labels: Tensor) -> None:
         """Add pairs; labels that lie on the CPU spare waiting for an accelerator."""
-        check_scores_and_labels(scores, labels)
+        self._check_shapes(scores, labels)
         rows, predicates = torch.nonzero(labels, as_tuple=True)
         samples = (rows, predicates, labels[rows, predicates])
         rows, predicates, signs = (x.to(scores.device, non_blocking=True) for x in samples)
         values = scores[rows, predicates]
-        self._check(~torch.isfinite(values).all()[None, None], [None])
+        flags = torch.stack([~torch.isfinite(values).all(), (signs.abs() != 1).any()])
+        self._check(flags[:, None], [None])
         if self.mode == "exact":
             self.samples.append(pack_samples(values, signs, predicates))
         else:
@@ -118,7 +137,7 @@ class PredicateAUROC(HaystackMetric):
         return error if self.average is None else mean_of_defined(error)
 
 
-class PredicateDisplacement(HaystackMetric):
+class PredicateDisplacement(_Labelled):
     """PDD and PDO: how far a predicate is displaced by others inside a pair, and displaces them.
 
     See :func:`haystack.metrics.functional.predicate_discrimination_disadvantage` and
@@ -146,18 +165,17 @@ class PredicateDisplacement(HaystackMetric):
     rank_histogram: Tensor
 
     def __init__(self, num_predicates: int, average: Average = "macro", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_predicates = num_predicates
-        self.average = average
+        super().__init__(num_predicates, average, **kwargs)
         self._add_counts("rank_histogram", 2, num_predicates, num_predicates)
         self._distinguish(num_predicates)
 
     def update(self, scores: Tensor, labels: Tensor) -> None:
         """Add pairs."""
-        check_scores_and_labels(scores, labels)
+        self._check_shapes(scores, labels)
         labels = labels.to(scores.device, non_blocking=True)
         annotated = (labels != 0).any(1, keepdim=True)
-        self._check((~torch.isfinite(scores) & annotated).any()[None, None], [None])
+        infinite = (~torch.isfinite(scores) & annotated).any()
+        self._check(torch.stack([infinite, (labels.abs() > 1).any()])[:, None], [None])
         predicates = torch.arange(self.num_predicates, device=scores.device).expand_as(scores)
         self.rank_histogram = self.rank_histogram + rank_histogram(
             predicate_ranks(scores).reshape(-1),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from haystack.errors import InputError
-from haystack.metrics.base import HaystackMetric
+from haystack.metrics.base import HaystackMetric, check_average
 from haystack.metrics.functional import (
     grouped_hits,
     independent_ranks,
@@ -55,6 +55,7 @@ class FlatRecall(RecallStates):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_predicates, recalls, ks, get_protocol("paper"), **kwargs)
+        check_average(average)
         self.average = average
 
     def update(

@@ -185,6 +185,23 @@ def test_a_nan_score_is_an_error_where_it_matters(metric):
 
 
 def test_a_collection_does_not_merge_metrics_of_other_sizes():
-    collection = MetricCollection({"three": PredicateAUROC(3), "four": PredicateAUROC(4)})
-    collection.update(torch.rand(2, 3), torch.zeros(2, 3, dtype=torch.int64))
-    assert len(collection.compute_groups) == 2
+    three, four = PredicateAUROC(3), PredicateAUROC(4)
+    for metric in (three, four):  # empty lists are equal, but the choices are not
+        scores = torch.rand(2, metric.num_predicates)
+        metric.update(scores, torch.zeros_like(scores, dtype=torch.int64))
+    assert MetricCollection._equal_metric_states(three, three)
+    assert not MetricCollection._equal_metric_states(three, four)
+
+
+@pytest.mark.parametrize("kind", [PredicateAUROC, PredicateDisplacement])
+@pytest.mark.parametrize("width", [2, 4])
+def test_scores_of_another_width_are_an_error(kind, width):
+    with pytest.raises(InputError, match=rf"expected scores \[pairs, 3\], got \[1, {width}\]"):
+        kind(3).update(torch.rand(1, width), torch.ones(1, width, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("kind", [PredicateAUROC, PredicateDisplacement])
+@pytest.mark.parametrize("label", [2, -2])
+def test_other_labels_are_an_error(kind, label):
+    with pytest.raises(InputError, match="expected the labels 1, -1 and 0"):
+        kind(1).update(torch.rand(1, 1), torch.tensor([[label]]))

@@ -107,14 +107,32 @@ def rank_cells(ranks: Tensor, predicates: Tensor, labels: Tensor, num_predicates
 
 
 def discrimination_disadvantage_from_histogram(histogram: Tensor) -> Tensor:
-    """PDD, float64 [P], from the table that :func:`rank_histogram` makes."""
+    """PDD, float64 [P], from the table that :func:`rank_histogram` makes.
+
+    Args:
+        histogram: int64 [2, P, P].
+
+    Example:
+        >>> histogram = torch.tensor([[[0, 0], [1, 0]], [[1, 3], [0, 0]]])
+        >>> discrimination_disadvantage_from_histogram(histogram)
+        tensor([0.7500,    nan], dtype=torch.float64)
+    """
     positives = histogram[1]
     ranks = torch.arange(positives.shape[1], device=histogram.device)
     return ratio((positives * ranks).sum(1), positives.sum(1) * (positives.shape[1] - 1))
 
 
 def dominance_overestimation_from_histogram(histogram: Tensor) -> Tensor:
-    """PDO, float64 [P], from the table that :func:`rank_histogram` makes."""
+    """PDO, float64 [P], from the table that :func:`rank_histogram` makes.
+
+    Args:
+        histogram: int64 [2, P, P].
+
+    Example:
+        >>> histogram = torch.tensor([[[0, 0], [1, 0]], [[1, 3], [0, 0]]])
+        >>> dominance_overestimation_from_histogram(histogram)
+        tensor([0., 1.], dtype=torch.float64)
+    """
     # Column k - 1 counts the labelled pairs with rank < k; k = n is left out.
     negatives, positives = histogram.cumsum(2)[:, :, :-1]
     labelled = negatives + positives
