@@ -33,7 +33,7 @@ from haystack.metrics.functional.matching import (
     rle_iou,
     same_class,
 )
-from haystack.metrics.functional.tensors import count_by, on_host, where_true
+from haystack.metrics.functional.tensors import count_by, on_host, result_dtype, where_true
 from haystack.metrics.phrases import ImageMasks, Phrases
 from haystack.metrics.protocols import Protocol
 
@@ -295,7 +295,7 @@ class _Regions:
             return id_map_overlaps(*maps, *ids).iou()
         if all(_is_rle(image.sides[side].get("masks")) for image in images for side in sides):
             encoded = [[image.sides[side]["masks"] for image in images] for side in sides]
-            return rle_iou(*encoded).to(self.device)
+            return rle_iou(*encoded).to(self.device, result_dtype(self.device))
         dense = [[self._dense(image, side) for image in images] for side in sides]
         return mask_overlaps(*dense).iou()
 
