@@ -5,6 +5,12 @@ a (pair, predicate); its score is the predicate's score times the pair's factor 
 product of the two object scores otherwise). Ties are broken by the lower pair row, then the lower
 predicate.
 
+Sources: R (Lu et al., Visual Relationship Detection with Language Priors, 2016), ngR (Newell and
+Deng, Pixels to Graphs by Associative Embedding, 2017), mR (Tang et al., Learning to Compose Dynamic
+Tree Structures for Visual Contexts, 2019), A (Zhang et al., Graphical Contrastive Losses for Scene
+Graph Parsing, 2019), IMR (Rethinking the Evaluation of Unbiased Scene Graph Generation, 2022), PR
+(SGBench).
+
 Speed comes from what is not looked at. A pair whose best score is below a triplet's score holds no
 candidate ahead of that triplet, and the limit-th best of the pairs' best scores is a floor under
 which no candidate has a rank below the limit. So the CPU sorts few of an image's candidates. An
