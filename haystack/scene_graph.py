@@ -106,6 +106,22 @@ class SceneGraph:
         return np.array([segment.id for segment in self.segments], dtype=np.int64)
 
 
+def mask_edges(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Where the runs of a mask begin and where they end, in turn, ascending: int64 [2 M].
+
+    Args:
+        pixels: [P]; those that are not 0 belong to the mask.
+    """
+    if not len(pixels):
+        return np.empty(0, dtype=np.int64)
+    # Few values differ from the one before; only those are looked at again.
+    changes = np.flatnonzero(pixels[1:] != pixels[:-1]) + 1
+    crossing = (pixels[changes] == 0) != (pixels[changes - 1] == 0)
+    first = [0] if pixels[0] else []
+    last = [len(pixels)] if pixels[-1] else []
+    return np.concatenate([first, changes[crossing], last]).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class MaskRuns:
     """Binary masks of one image, overlapping or not, as runs of pixels: exact and small.
@@ -133,18 +149,25 @@ class MaskRuns:
         Raises:
             InputError: a mask has another size.
         """
-        bounds, offsets = [np.empty((0, 2), dtype=np.int64)], [0]
+        edges = []
         for number, mask in enumerate(masks):
             if mask.shape != (height, width):
                 raise InputError(
                     f"expected masks of {height} x {width} pixels, got "
                     f"{' x '.join(str(size) for size in mask.shape)} for mask {number}"
                 )
-            padded = np.zeros(height * width + 2, dtype=np.bool_)
-            padded[1:-1] = mask.ravel()
-            edges = np.flatnonzero(padded[1:] != padded[:-1])
-            bounds.append(edges.reshape(-1, 2))
-            offsets.append(offsets[-1] + len(edges) // 2)
+            edges.append(mask_edges(mask.ravel().view(np.uint8)))
+        return cls.from_edges(edges, height, width)
+
+    @classmethod
+    def from_edges(
+        cls, edges: Iterable[npt.NDArray[np.int64]], height: int, width: int
+    ) -> MaskRuns:
+        """From where the runs of each mask begin and end, as :func:`mask_edges` gives it."""
+        bounds, offsets = [np.empty((0, 2), dtype=np.int64)], [0]
+        for own in edges:
+            bounds.append(own.reshape(-1, 2))
+            offsets.append(offsets[-1] + len(own) // 2)
         return cls(height, width, np.concatenate(bounds), np.array(offsets, dtype=np.int64))
 
     @classmethod

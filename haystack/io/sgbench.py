@@ -25,7 +25,6 @@ from typing import Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
 
 from haystack.errors import InputError
 from haystack.io.json_stream import stream_items
@@ -37,6 +36,7 @@ from haystack.io.prediction_checks import (
     refuse_unknown,
 )
 from haystack.io.psg import image_id_text
+from haystack.io.tiff_masks import read_tiff_masks
 from haystack.scene_graph import MaskRuns, PredictedObjects, RankedTriplets, Triplets
 from haystack.vocabulary import Vocabulary
 
@@ -44,8 +44,6 @@ VERSIONS = (1, 2)
 
 _TRIPLETS = "triplets.json"
 _LARGEST_TIFF = 2**30
-_PLANAR_CONFIGURATION = 284
-_SEPARATE = 2
 
 
 class SgBench:
@@ -175,40 +173,8 @@ def _labels_and_boxes(record: Mapping[str, Any]) -> tuple[npt.NDArray[np.int64],
 
 
 def _read_masks(archive: zipfile.ZipFile, name: str, count: int) -> MaskRuns:
-    """Masks of a TIFF, a page each, or a channel each.
-
-    SGBench writes them with tifffile, which takes three or four masks for the channels of one
-    picture. A pixel belongs to a mask where it is not 0.
-    """
     with _member(archive, name) as member:
         size = archive.getinfo(name).file_size
         if size > _LARGEST_TIFF:
             raise InputError(f"expected a TIFF of at most {_LARGEST_TIFF} bytes, got {size}")
-        content = io.BytesIO(member.read())
-    try:
-        with Image.open(content, formats=["TIFF"]) as picture:
-            pages = getattr(picture, "n_frames", 1)
-            channels = picture.getbands()
-            in_channels = picture.tag_v2.get(_PLANAR_CONFIGURATION) == _SEPARATE
-            layers = pages * len(channels)
-            if layers != count or (len(channels) > 1 and (pages > 1 or not in_channels)):
-                raise InputError(
-                    f"expected a TIFF with {count} masks, one an object, got {pages} pages of "
-                    f"{len(channels)} channels"
-                )
-            return MaskRuns.from_masks(_layers(picture, pages), picture.height, picture.width)
-    except UnidentifiedImageError as error:  # its own text names a memory address
-        raise InputError(
-            "not a readable TIFF: no TIFF, or broken at its beginning; write the masks again"
-        ) from error
-    except (Image.DecompressionBombError, SyntaxError, TypeError, KeyError) as error:
-        raise InputError(f"not a readable TIFF: {error}") from error
-
-
-def _layers(picture: Image.Image, pages: int) -> Iterator[npt.NDArray[np.bool_]]:
-    for page in range(pages):
-        picture.seek(page)
-        if picture.mode not in ("L", "1", "RGB", "RGBA"):
-            raise InputError(f"expected masks of 8 bits a pixel, got mode {picture.mode}")
-        pixels = np.asarray(picture) != 0
-        yield from (pixels,) if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
+        return read_tiff_masks(member.read(), count)
