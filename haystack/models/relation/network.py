@@ -20,8 +20,6 @@ from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pair
 from haystack.scene_graph import PredictedObjects
 from haystack.vocabulary import Vocabulary
 
-_PREDICT_BATCH = 16
-
 
 class RelationNetwork(nn.Module):
     """A relation head on a source of features; a ``RelationModel``.
@@ -56,8 +54,6 @@ class RelationNetwork(nn.Module):
         )
         if config.embeddings == "word_vectors":
             _fix_embeddings(self.head.class_embeddings(), vocabulary.object_classes)
-        # Where the weights lie, for every architecture alike.
-        self.register_buffer("_anchor", torch.empty(0), persistent=False)
 
     @property
     def num_predicates(self) -> int:
@@ -72,8 +68,7 @@ class RelationNetwork(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights lie."""
-        anchor: Tensor = self._anchor  # type: ignore[assignment]
-        return anchor.device
+        return next(self.parameters()).device
 
     def encode(self, scenes: Sequence[SceneInput]) -> list[EncodedScene]:
         """Describe scenes with at least one object each; see ``FeatureSource.encode``.
@@ -125,8 +120,8 @@ class RelationNetwork(nn.Module):
         self.eval()
         try:
             with torch.inference_mode():
-                for start in range(0, len(places), _PREDICT_BATCH):
-                    chunk = places[start : start + _PREDICT_BATCH]
+                for start in range(0, len(places), self.features.scenes_at_once):
+                    chunk = places[start : start + self.features.scenes_at_once]
                     asked = [scenes[place] for place in chunk]
                     batch, output = self(self.encode(asked))
                     rows = output.logits.float().cpu().numpy()
@@ -166,7 +161,18 @@ def _classified(output: HeadOutput, scenes: Sequence[SceneInput]) -> list[Predic
 
 
 def _feature_source(config: RelationModelConfig, vocabulary: Vocabulary) -> FeatureSource:
-    return GeometryFeatures(vocabulary.object_classes, config.roi_dim, config.dropout)
+    if config.features == "geometry":
+        return GeometryFeatures(vocabulary.object_classes, config.roi_dim, config.dropout)
+    from haystack.models.relation.features.trunk import Trunk
+    from haystack.models.relation.features.visual import VisualFeatures
+
+    return VisualFeatures(
+        Trunk(config.trunk),
+        config.roi_dim,
+        openpsg_quirks=config.openpsg_quirks,
+        long_side=config.long_side,
+        short_side=config.short_side,
+    )
 
 
 def _fix_embeddings(tables: Sequence[nn.Embedding], object_classes: Sequence[str]) -> None:

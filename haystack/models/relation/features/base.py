@@ -35,6 +35,9 @@ class FeatureSource(nn.Module, ABC):
     reads_images: ClassVar[bool]
     """Whether ``encode`` needs the picture, ``SceneInput.image``."""
 
+    scenes_at_once: ClassVar[int] = 16
+    """How many scenes prediction encodes and scores together; bounds its memory."""
+
     @abstractmethod
     def encode(self, scenes: Sequence[SceneInput]) -> list[EncodedScene]:
         """Describe scenes, each with at least one object; no gradient flows into it.

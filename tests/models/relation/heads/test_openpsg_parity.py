@@ -11,11 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from haystack.models.relation.batch import SceneBatch
-from haystack.models.relation.features.visual import (
-    VisualSpatialExtractor,
-    box_maps,
-    pyramid_levels,
-)
+from haystack.models.relation.features.base import EncodedScene
+from haystack.models.relation.features.visual import VisualFeatures
 from haystack.models.relation.heads import build_head
 from haystack.models.relation.heads.base import HeadDims, HeadOutput
 from haystack.models.relation.heads.vctree import tree_loss
@@ -40,20 +37,20 @@ def oracle(head_name):
         return {name: torch.from_numpy(np.asarray(stored[name])) for name in stored.files}
 
 
+class NoTrunk(torch.nn.Module):
+    """The oracle has the feature maps themselves."""
+
+    channels, strides = 8, (4, 8, 16, 32)
+
+
 def load(head_name, oracle, *, quirks=True):
-    """Object features, union features and head; every weight of the original has its place."""
+    """Features and head; every weight of the original has its place."""
     weights = {name[3:]: value for name, value in oracle.items() if name.startswith("w::")}
-    objects = VisualSpatialExtractor(channels=8, roi_dim=12)
-    unions = VisualSpatialExtractor(
-        channels=8, roi_dim=12, with_spatial=True, openpsg_quirks=quirks
-    )
+    features = VisualFeatures(NoTrunk(), DIMS.roi_dim, openpsg_quirks=quirks)
     head = build_head(head_name, DIMS)
-    for module, prefix in ((objects, PARTS[0]), (unions, PARTS[1])):
-        module.load_state_dict(
-            {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-        )
+    features.load_state_dict({k: v for k, v in weights.items() if k.startswith(PARTS)})
     head.load_state_dict({k: v for k, v in weights.items() if not k.startswith(PARTS)})
-    return objects.eval(), unions.eval(), head.eval()
+    return features.eval(), head.eval()
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +73,13 @@ def make_batch(oracle, images):
 
 
 def run(oracle, network, batch, images) -> HeadOutput:
-    objects, unions, head = network
-    pyramid = [oracle[f"feat{level}"][images] for level in range(4)]
+    features, head = network
+    views = [
+        EncodedScene(None, {f"p{level + 2}": oracle[f"feat{level}"][image] for level in range(4)})
+        for image in images
+    ]
     with torch.no_grad():
-        return head(batch, objects.objects(pyramid, batch), unions.unions(pyramid, batch))
+        return head(batch, *features(batch, views))
 
 
 @pytest.mark.parametrize("images", [[0], [1], [2], [0, 1, 2], [2, 0]])
@@ -178,21 +178,3 @@ def test_our_loss_with_weights_of_one_is_the_originals_rule(oracle, network):
     expected = F.cross_entropy(output.logits[rows], torch.tensor(labels))
     assert ours["relation"].item() == pytest.approx(expected.item(), abs=1e-6)
     assert ours["negative"].item() == 0
-
-
-def test_pyramid_levels_follow_the_box_scale():
-    sides = torch.tensor([0.0, 54.9, 111.0, 112.0, 223.0, 447.0, 5000.0])
-    boxes = torch.stack([torch.zeros(7), torch.zeros(7), sides, sides], dim=1)
-    assert pyramid_levels(boxes, 4).tolist() == [0, 0, 1, 1, 2, 3, 3]
-
-
-def test_box_maps_draw_the_boxes_and_the_quirk_draws_other_columns():
-    boxes = torch.tensor([[0.0, 10.0, 54.0, 20.0]])
-    size = torch.tensor([[27.0, 54.0]])  # one row a cell, half a column a pixel
-    right = box_maps(boxes, boxes, size, openpsg_quirks=False)[0]
-    assert torch.equal(right[0], right[1])
-    assert right[0].sum() == 27 * 11
-    assert right[0, 10:21].all()
-    quirk = box_maps(boxes, boxes, size, openpsg_quirks=True)[0]
-    assert torch.equal(quirk[0], right[0])
-    assert quirk[1].sum() == 0  # rows from x2 = 27 lie outside
