@@ -67,7 +67,7 @@ def prepare_image(
     Returns:
         float32 [3, H, W], H and W by ``padded_size``.
     """
-    pixels = torch.from_numpy(np.ascontiguousarray(image)).to(device)
+    pixels = torch.tensor(image, device=device)  # a copy: the array may be read-only
     levels = resize_bilinear(pixels, height, width).permute(2, 0, 1).float()
     mean = torch.tensor(_MEAN, device=device)[:, None, None]
     inverse = torch.tensor([1 / std for std in _STD], device=device)[:, None, None]

@@ -83,9 +83,7 @@ class VisualFeatures(FeatureSource):
                 chunk = places[start : start + _IMAGES_AT_ONCE]
                 pyramid = self.trunk(self._pictures([(scenes[i], fitted[i]) for i in chunk]))
                 for row, place in enumerate(chunk):
-                    maps = {
-                        name: level[row] for name, level in zip(_LEVELS, pyramid, strict=True)
-                    }
+                    maps = {name: level[row] for name, level in zip(_LEVELS, pyramid, strict=True)}
                     encoded[place] = EncodedScene(fitted[place], maps)
         return [encoded[place] for place in range(len(scenes))]
 
