@@ -39,7 +39,8 @@ def resize_bilinear(image: Tensor, height: int, width: int) -> Tensor:
 
     Args:
         image: uint8 [h, w, 3].
-        height, width: of the result.
+        height: of the result.
+        width: of the result.
 
     Returns:
         uint8 [height, width, 3].
@@ -61,7 +62,8 @@ def prepare_image(
 
     Args:
         image: uint8 [h, w, 3], RGB.
-        height, width: see ``fitted_size``.
+        height: see ``fitted_size``.
+        width: see ``fitted_size``.
         device: where the work is done and the result lies.
 
     Returns:

@@ -30,7 +30,8 @@ class Regions(ABC):
         """Regions of K pairs of objects.
 
         Args:
-            first, second: int64 [K], rows of the batch's objects, first <= second.
+            first: int64 [K], rows of the batch's objects.
+            second: int64 [K], the same; none below ``first``.
 
         Returns:
             float [K, channels, REGION_SIZE, REGION_SIZE].
@@ -97,7 +98,8 @@ def pair_rows(first: Tensor, second: Tensor, count: Tensor | int) -> Tensor:
     """Number of the pair (first, second), first <= second, among all such pairs, row-major.
 
     Args:
-        first, second: int64 [K], objects of an image.
+        first: int64 [K], objects of an image.
+        second: int64 [K], the same.
         count: objects in the image.
     """
     return first * (2 * count - first - 1) // 2 + second

@@ -41,7 +41,8 @@ class VisualFeatures(FeatureSource):
         trunk: frozen; filled by ``haystack.models.checkpoints.trunk`` or with the model.
         roi_dim: width of the features.
         openpsg_quirks: see ``box_maps``.
-        long_side, short_side: pictures are resized until they just fit both, in pixels.
+        long_side: pictures are resized until they just fit both sides, in pixels.
+        short_side: the same.
     """
 
     reads_images: ClassVar[bool] = True

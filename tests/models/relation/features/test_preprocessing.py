@@ -72,7 +72,7 @@ def interpolation(before, after):
 
 
 def test_photographs_are_interpolated_without_antialias():
-    """OpenCV's integers give another level than real numbers in one value of eight, the next one."""
+    """Real numbers give the same level for seven values in eight, else the next one."""
     equal = []
     for path in PHOTOGRAPHS:
         image = read_rgb(path)

@@ -122,8 +122,6 @@ def test_cached_regions_are_those_of_the_maps():
 
 
 def test_union_boxes():
-    first, second = (
-        torch.tensor([[0.0, 5, 10, 6], [1, 1, 2, 2]]),
-        torch.tensor([[3.0, 1, 4, 9]] * 2),
-    )
+    first = torch.tensor([[0.0, 5, 10, 6], [1, 1, 2, 2]])
+    second = torch.tensor([[3.0, 1, 4, 9]] * 2)
     assert union_boxes(first, second).tolist() == [[0, 1, 10, 9], [1, 1, 4, 9]]

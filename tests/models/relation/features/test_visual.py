@@ -86,10 +86,8 @@ def test_the_trunk_is_a_resnet_and_a_pyramid_written_out(trunk):
     conv = torch.nn.functional.conv2d
 
     def named(kind, level, **options):
-        name = f"fpn.{kind}_blocks.{level}.0"
-        return lambda maps: conv(
-            maps, weights[f"{name}.weight"], weights[f"{name}.bias"], **options
-        )
+        weight, bias = (weights[f"fpn.{kind}_blocks.{level}.0.{x}"] for x in ("weight", "bias"))
+        return lambda maps: conv(maps, weight, bias, **options)
 
     with torch.no_grad():
         net = trunk.backbone
