@@ -16,6 +16,7 @@ from torch import Tensor
 import haystack
 from haystack import files
 from haystack.errors import InputError
+from haystack.models.checkpoints.state_dicts import differences, shapes
 from haystack.models.relation.config import RelationModelConfig
 from haystack.models.relation.network import RelationNetwork
 from haystack.vocabulary import Vocabulary
@@ -67,9 +68,13 @@ def load_relation_model(path: str | Path, device: str | torch.device = "cpu") ->
     except (KeyError, TypeError, ValueError) as error:
         message = error.message if isinstance(error, InputError) else repr(error)
         raise InputError(f"the model's metadata cannot be read: {message}", path=path) from error
-    model = RelationNetwork(config, vocabulary)
-    check_tensors(model.state_dict(), tensors, path=path)
-    model.load_state_dict(tensors)
+    with torch.device("meta"):  # random weights would only be thrown away
+        model = RelationNetwork(config, vocabulary)
+    expected = model.state_dict()
+    check_tensors(expected, tensors, path=path)
+    model.load_state_dict(
+        {name: tensor.to(expected[name].dtype) for name, tensor in tensors.items()}, assign=True
+    )
     return model.to(device).eval()
 
 
@@ -81,13 +86,7 @@ def check_tensors(
     Raises:
         InputError: they differ; names every tensor that is missing, unexpected or misshapen.
     """
-    complaints = [f"missing {name}" for name in expected if name not in came]
-    complaints += [f"unexpected {name}" for name in came if name not in expected]
-    complaints += [
-        f"{name} of shape {list(came[name].shape)} instead of {list(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in came and came[name].shape != tensor.shape
-    ]
+    complaints = differences(shapes(expected), came)
     if complaints:
         raise InputError(
             f"the tensors are not those of the model's architecture: {'; '.join(complaints)}",
