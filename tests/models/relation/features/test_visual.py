@@ -120,8 +120,12 @@ def test_channels_last_gives_the_same_maps(trunk):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
-def test_scenes_come_back_in_order_in_the_frame_of_the_resized_picture():
-    """Pictures of one size share a pass of the trunk, up to a number; others have their own."""
+@pytest.mark.parametrize("at_once", [None, 4])
+def test_scenes_come_back_in_order_in_the_frame_of_the_resized_picture(monkeypatch, at_once):
+    """Pictures of one size share a pass of the trunk where that pays; others have their own."""
+    if at_once:
+        path = "haystack.models.relation.features.visual._images_at_once"
+        monkeypatch.setattr(path, lambda device: at_once)
     features, calls = make_features(), []
     handle = features.trunk.register_forward_pre_hook(
         lambda module, inputs: calls.append(tuple(inputs[0].shape))
@@ -130,7 +134,9 @@ def test_scenes_come_back_in_order_in_the_frame_of_the_resized_picture():
     scenes.insert(1, make_scene(3, 9, height=90, width=60))
     together = features.encode(scenes)
     handle.remove()
-    assert sorted(calls) == [(1, 3, 192, 128), (2, 3, 128, 192), (4, 3, 128, 192)]
+    groups = [1, 2, 4] if at_once else [1] * 7
+    assert sorted(shape[0] for shape in calls) == groups
+    assert sorted(shape[2:] for shape in calls) == [(128, 192)] * (len(groups) - 1) + [(192, 128)]
     for scene, view in zip(scenes, together, strict=True):
         assert view.scene.image_id == scene.image_id
         assert view.scene.image is None
