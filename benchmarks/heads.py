@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +23,14 @@ class Case:
     """What a head is timed on.
 
     Args:
+        dims: of the head.
         head: in evaluation mode, so that its numbers do not depend on the order of random draws.
         batch: all ordered pairs of all images.
         objects: float [N, roi_dim], a feature of each object.
         unions: float [R, roi_dim], a feature of each pair.
     """
 
+    dims: HeadDims
     head: RelationHead
     batch: SceneBatch
     objects: Tensor
@@ -40,19 +42,26 @@ class Case:
         return output
 
     def save(self, folder: Path) -> None:
-        """Write weights and inputs to a folder, for another process."""
+        """Write weights, inputs and answers to a folder, for another process."""
         folder.mkdir(parents=True, exist_ok=True)
-        inputs = {
+        with torch.no_grad():
+            output = self.forward()
+        where = self.batch.present[:, :, None] & self.batch.present[:, None]
+        tensors = {
             "labels": self.batch.labels,
             "boxes": self.batch.boxes,
+            "sizes": self.batch.sizes,
+            "counts": torch.tensor(self.batch.counts),
             "pairs": self.batch.pairs,
+            "pair_counts": torch.tensor(self.batch.pair_counts),
             "objects": self.objects,
             "unions": self.unions,
+            "logits": output.logits,
+            "tree_logits": output.tree_logits[where],
         }
-        save_file({k: v.contiguous() for k, v in inputs.items()}, folder / "inputs.safetensors")
+        save_file({k: v.contiguous() for k, v in tensors.items()}, folder / "case.safetensors")
         save_file(self.head.state_dict(), folder / "weights.safetensors")
-        counts = {"objects": self.batch.counts, "pairs": self.batch.pair_counts, "side": SIDE}
-        (folder / "counts.json").write_text(json.dumps(counts))
+        (folder / "dims.json").write_text(json.dumps(asdict(self.dims)))
 
 
 def case(data: Scenes, *, name: str = "vctree", device: str = "cpu", width: int = 1024) -> Case:
@@ -85,6 +94,7 @@ def case(data: Scenes, *, name: str = "vctree", device: str = "cpu", width: int 
         pair_counts=tuple(data.counts["pairs"].tolist()),
     )
     return Case(
+        dims=dims,
         head=build_head(name, dims).to(device).eval(),
         batch=batch,
         objects=torch.randn(len(batch.labels), width, device=device),

@@ -83,8 +83,8 @@ def _compare(checkout: Path, name: str, task: str, seed: int, training: bool) ->
     batch = _scenes(task)
     objects = torch.randn(len(batch.labels), _DIMS.roi_dim)
     unions = torch.randn(len(batch.pairs), _DIMS.roi_dim)
-    pairs, classes = openpsg_head.answer_of(original, batch, objects, unions)
     with torch.no_grad():
+        pairs, classes = openpsg_head.answer_of(original, batch, objects, unions)
         output = ours(batch, objects, unions)
     differences = {"pairs": _difference(output.logits, pairs)}
     if output.object_logits is not None:

@@ -65,11 +65,20 @@ def answer_of(
     head: Any, batch: SceneBatch, objects: Tensor, unions: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Predicate logits of all pairs and object logits of all objects."""
+    result = question_of(batch)
+    head.frontend_features = lambda *_: (objects, unions, result)
+    # A head that is told to test builds no losses.
+    result = head(None, None, result, is_testing=True)
+    return _joined(result.rel_scores), _joined(result.refine_scores)
+
+
+def question_of(batch: SceneBatch) -> Any:
+    """Objects and pairs of a batch as the original heads take them."""
     first = (torch.tensor(batch.counts).cumsum(0) - torch.tensor(batch.counts)).tolist()
     pairs = batch.pairs.split(batch.pair_counts)
     scores = batch.class_scores
     labels = list((batch.labels + 1).split(batch.counts))
-    result = SimpleNamespace(
+    return SimpleNamespace(
         bboxes=list(batch.boxes.split(batch.counts)),
         labels=labels,
         target_labels=labels,
@@ -78,11 +87,6 @@ def answer_of(
         img_shape=[tuple(size.tolist()) for size in batch.sizes],
         rel_pair_idxes=[rows - start for rows, start in zip(pairs, first, strict=True)],
     )
-    head.frontend_features = lambda *_: (objects, unions, result)
-    with torch.no_grad():
-        # A head that is told to test builds no losses.
-        result = head(None, None, result, is_testing=True)
-    return _joined(result.rel_scores), _joined(result.refine_scores)
 
 
 def _joined(values: Tensor | Sequence[Tensor]) -> Tensor:
