@@ -25,7 +25,9 @@ import numpy as np
 from PIL import Image
 
 from haystack.io.panoptic_png import segment_geometry, write_panoptic_png
+from haystack.models.relation.config import RelationModelConfig
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets
+from haystack.training.config import LossConfig, TrainConfig
 from haystack.vocabulary import Vocabulary
 
 Array = np.ndarray
@@ -60,6 +62,19 @@ def render(
     graphs = [_scene(folder, number, rng, pictures) for number in range(train + test)]
     held_out = tuple(graph.image_id for graph in graphs[train:])
     return SceneGraphDataset(Vocabulary(SHAPES, (), PREDICATES), tuple(graphs), held_out, folder)
+
+
+def config_for(head: str, *, steps: int, seed: int = 0) -> TrainConfig:
+    """A training run on these scenes, the same for every head."""
+    return TrainConfig(
+        seed=seed,
+        steps=steps,
+        weight_decay=0.01,
+        flip=False,  # a mirror image of "left of" is none
+        # Annotations are complete: a pair without a relation is known to have none.
+        loss=LossConfig(background="unannotated", background_weight=1.0, background_ratio=100.0),
+        model=RelationModelConfig(head=head, dropout=0.0),
+    )
 
 
 def _scene(folder: Path, number: int, rng: np.random.Generator, pictures: bool) -> SceneGraph:

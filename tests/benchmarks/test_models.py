@@ -1,0 +1,48 @@
+"""The benchmark of the relation models runs and says what it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_TINY = {"images": 2, "objects": 4, "width": 32, "few": 3, "many": 30, "repeat": 1}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    paths = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, str(_ROOT / "benchmarks" / "models.py"), "--json"]
+    command += [f"--scratch={tmp_path_factory.mktemp('b')}"]
+    done = subprocess.run(
+        [*command, *(f"--{name}={value}" for name, value in _TINY.items())],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["rows"]
+
+
+def test_both_sides_of_the_head_are_timed(rows):
+    ratios = {row["what"]: row["ratio"] for row in rows if row["peer"] == "one tree at a time"}
+    assert len(ratios) == 5
+    assert all(ratio > 0 for ratio in ratios.values())
+    assert "agree within" in rows[0]["note"]
+
+
+def test_without_a_checkout_openpsg_is_said_to_be_missing(rows):
+    missing = [row for row in rows if row["peer"] == "OpenPSG: not given"]
+    assert len(missing) == 4
+    assert all(row["theirs"] is None for row in missing)
+
+
+def test_more_pairs_take_more_memory_and_no_more_than_they_need(rows):
+    few, many = (row["ours"] for row in rows if row["part"] == "memory")
+    assert 0 <= few < many < 64
