@@ -24,6 +24,7 @@ _EXPECTED: Mapping[Any, str] = {
     int: "an integer",
     int | None: "an integer or null",
     float: "a number",
+    float | None: "a number or null",
     str: "text",
     str | None: "text or null",
     bool: "true or false",

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from haystack.cli.outcome import Outcome
 from haystack.cli.stages import find_model
 from haystack.errors import InputError
+
+if TYPE_CHECKING:
+    from haystack.training.config import TrainConfig
 
 
 def add_verbs(verbs: Any) -> None:
@@ -18,10 +22,26 @@ def add_verbs(verbs: Any) -> None:
     train = verbs.add_parser(
         "train", help="train or retrain a relation model", description=_train.__doc__
     )
-    train.add_argument("config", help="YAML file, or one of Haystack's own: train/vctree_psg_mini")
-    train.add_argument("settings", nargs="*", metavar="key=value", help="e.g. annotations=A.json")
-    train.add_argument("--out", type=Path, required=True, help="folder for model and metrics")
-    train.set_defaults(run=_train)
+    train.add_argument(
+        "settings",
+        nargs="*",
+        metavar="CONFIG key=value",
+        help="YAML file, or one of Haystack's own, e.g. train/vctree_psg_mini; then settings, e.g. "
+        "annotations=A.json. Without CONFIG, that of --init's own training",
+    )
+    train.add_argument("--out", type=Path, required=True, help="folder of the run")
+    train.add_argument(
+        "--init", metavar="MODEL", help="model to start from: a file, or the folder of a run"
+    )
+    train.add_argument(
+        "--annotations",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="annotations to mix in, e.g. a campaign's export/; the configuration's mix_share says "
+        "how much of each batch they are",
+    )
+    train.set_defaults(run=_train, takes_name=True)
 
     predict = verbs.add_parser(
         "predict", help="score the annotated objects of a data set", description=_predict.__doc__
@@ -98,23 +118,69 @@ def _add_measuring_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def _train(args: argparse.Namespace) -> Outcome:
-    """Train a relation model; ``init=MODEL`` starts from another one."""
-    from haystack.cli.configs import find_config
-    from haystack.config import load_config
-    from haystack.io import read_psg
-    from haystack.training.config import TrainConfig
+    """Train a relation model, or go on where a run that was killed had come to.
+
+    Under torchrun, all processes train it together. Run again with the same --out, it resumes.
+    """
     from haystack.training.trainer import train
 
-    config = load_config(TrainConfig(), find_config(args.config), args.settings)
-    dataset = read_psg(config.annotations)
-    result = train(config, dataset, args.out, progress=_progress("train"))
-    last = result.metrics[-1] if result.metrics else {}
-    model = args.out / "model.safetensors"
-    losses = ", ".join(f"{key} {value:.4g}" for key, value in last.items())
-    text = f"trained {result.step} steps in {result.seconds:.0f} s ({losses}); wrote {model}"
-    return Outcome(
-        text, {"model": model, "step": result.step, "seconds": result.seconds, "last": last}
+    config = _train_config(args)
+    result = train(config, out=args.out, progress=_progress("train"))
+    if not result.is_first:
+        args.json = False  # one process speaks
+        return Outcome("")
+    model, summary = args.out / "model.safetensors", result.summary
+    values = ", ".join(
+        f"{key} {value:.4g}" for key, value in summary["values"].items() if value is not None
     )
+    if result.was_finished:
+        text = f"this run is finished already: {model} ({values})"
+    else:
+        resumed = f", resumed after step {result.resumed_from}" if result.resumed_from else ""
+        text = (
+            f"trained {summary['steps']} steps on {sum(summary['images'])} images in "
+            f"{result.seconds:.0f} s{resumed} ({values}); wrote {model}"
+        )
+    data = {
+        "model": model,
+        "step": result.step,
+        "seconds": result.seconds,
+        "resumed_from": result.resumed_from,
+        "was_finished": result.was_finished,
+        "last": result.metrics[-1] if result.metrics else {},
+        "summary": summary,
+    }
+    return Outcome(text, data)
+
+
+def _train_config(args: argparse.Namespace) -> TrainConfig:
+    """Settings over the file over, without a file, what the start model was trained with."""
+    from haystack.cli.configs import find_config
+    from haystack.config import load_config
+    from haystack.training.config import TrainConfig
+
+    named = [word for word in args.settings if "=" not in word or Path(word).is_file()]
+    if len(named) > 1:
+        raise InputError(f"expected one configuration file, got {' and '.join(named)}")
+    settings = [word for word in args.settings if word not in named]
+    file = find_config(named[0]) if named else None
+    if args.init is not None:
+        init = find_model(args.init)
+        settings.append(f"init={init}")
+        beside = init.parent / "config.yaml"
+        if file is None and beside.is_file():
+            file = beside
+    if file is None and args.init is None:
+        raise InputError(
+            "expected a configuration, for example train/vctree_psg_mini, or --init MODEL"
+        )
+    mixed = list(args.annotations)
+    if mixed and file is None and not any(word.startswith("annotations=") for word in settings):
+        settings.append(f"annotations={mixed.pop(0)}")  # there is nothing to mix them into
+    config = load_config(TrainConfig(), file, settings)
+    known = {str(Path(name)) for name in config.mix}
+    new = [name for name in dict.fromkeys(map(str, map(Path, mixed))) if name not in known]
+    return replace(config, mix=[*config.mix, *new])
 
 
 def _predict(args: argparse.Namespace) -> Outcome:

@@ -61,8 +61,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)
     # argparse fills a list of positionals once, with those before the first option.
-    takes_settings = hasattr(args, "settings")
-    unknown = [word for word in rest if not takes_settings or word[0] == "-" or "=" not in word]
+    takes_settings, takes_name = hasattr(args, "settings"), hasattr(args, "takes_name")
+    unknown = [
+        word
+        for word in rest
+        if not takes_settings or word[0] == "-" or not ("=" in word or takes_name)
+    ]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if rest:

@@ -7,6 +7,22 @@ from dataclasses import dataclass, field
 from haystack.errors import InputError
 from haystack.models.relation.config import RelationModelConfig
 
+VALIDATION_METRICS = ("R", "mR", "ng-mR", "P-AUC", "PDD", "PDO")
+"""What the loop measures on the images held out."""
+VALIDATION_KS = (20, 50, 100)
+LOWER_IS_BETTER = ("loss", "PDD", "PDO")
+SELECTABLE = (
+    "loss",
+    *(
+        name if name in ("P-AUC", "PDD", "PDO") else f"{name}@{k}"
+        for name in VALIDATION_METRICS
+        for k in (VALIDATION_KS if name not in ("P-AUC", "PDD", "PDO") else (0,))
+    ),
+)
+"""What can choose the best weights: names of a validation row, without ``validation/``."""
+NEUTRAL = ("workers", "cache", "checkpoint_every", "track")
+"""Settings that do not touch the result: a run may be resumed with others."""
+
 
 def _one_of(owner: object, name: str, known: tuple[str, ...]) -> None:
     value = getattr(owner, name)
@@ -25,8 +41,9 @@ class LossConfig:
     """What the annotations ask of the model, and how loudly.
 
     Args:
-        background: which pairs without a positive count as "no relation": ``unannotated`` = all,
-            ``neither_direction`` = those whose reverse has no positive either (OpenPSG's rule).
+        background: which pairs without an annotation count as "no relation": ``unannotated`` =
+            all, ``neither_direction`` = those whose reverse has no positive either (OpenPSG's
+            rule).
         background_weight: of such a pair; an annotated positive has 1. Below 1 because most of
             them were never looked at.
         background_ratio: the background of an image weighs at most this many times its annotated
@@ -57,40 +74,60 @@ class TrainConfig:
     Args:
         annotations: annotation file, or the name of a bundled data set.
         split: ``train``, ``test`` or ``all`` of its images.
-        init: path of a model to start from (retraining), or None. Its architecture replaces
+        mix: further annotation files (a campaign's ``export/`` among them), of which the images
+            that no file lists as test images are mixed in. Vocabularies must agree.
+        mix_share: share of the images drawn that come from ``mix``, where there is any; null = by
+            their number.
+        init: path of a model to start from (retraining), or null. Its architecture replaces
             ``model``.
         seed: of weights, order of images, flips and dropout.
-        device: PyTorch device.
+        device: PyTorch device; under ``torchrun``, ``cuda`` is each process's own.
         threads: CPU threads of PyTorch during the run. Sums depend on their number, so that it is
             part of the run; models of a few hundred thousand weights are fastest with 1.
-        steps: optimiser steps; with validation, at most so many.
-        batch_size: images a step.
+        workers: threads that read files ahead; 0 = none.
+        cache: what the frozen part of the model made of an image is kept: ``none``, in ``memory``,
+            or in a folder of this name, where later runs find it.
+        precision: ``fp32``; ``bf16`` or ``fp16`` = mixed precision of the trained part.
+        steps: optimiser steps; with ``patience`` at most so many.
+        epochs: passes over the images, where given instead of ``steps``.
+        batch_size: images a step, over all processes.
         optimizer: ``adamw`` or ``sgd``.
         learning_rate: its peak, after the warm-up.
         momentum: for ``sgd``.
         weight_decay: decoupled for ``adamw``.
         clip_norm: largest L2 norm of the gradient.
         warmup_steps: linear rise of the learning rate.
+        warmup_start: share of the peak from which it rises.
         schedule: ``cosine`` falls to zero at the last step; ``step`` divides by ten at each
             milestone; ``constant``.
-        milestones: for ``step``, as shares of ``steps``.
+        milestones: for ``step``; in epochs where ``epochs`` is given, else in steps.
         flip: mirror images at random, left to right.
-        validation_fraction: share of the images that is held out to stop early; 0 trains for
-            ``steps``.
-        patience: with validation: stop after so many checks without a lower loss, and keep the
-            weights of the best check.
-        log_every: steps between rows of ``metrics.jsonl``, and between validation checks.
+        validation_fraction: about this share of the images is held out, chosen by a hash of their
+            ids: an image keeps its side when others join. 0 = none.
+        validation_seed: of that hash.
+        validate_every: steps between validations; 0 = an epoch.
+        select: the value on the images held out whose best step gives the final weights.
+        patience: stop after so many validations without a better one; 0 = never.
+        log_every: steps between rows of ``metrics.jsonl``.
+        checkpoint_every: steps between checkpoints.
+        track: ``none``, ``tensorboard`` or ``wandb``, beside ``metrics.jsonl``.
         loss: see ``LossConfig``.
         model: see ``RelationModelConfig``.
     """
 
     annotations: str = "psg-mini"
     split: str = "train"
+    mix: list[str] = field(default_factory=list)
+    mix_share: float | None = None
     init: str | None = None
     seed: int = 0
     device: str = "cpu"
     threads: int = 1
+    workers: int = 0
+    cache: str = "none"
+    precision: str = "fp32"
     steps: int = 200
+    epochs: float | None = None
     batch_size: int = 8
     optimizer: str = "adamw"
     learning_rate: float = 3e-3
@@ -98,25 +135,41 @@ class TrainConfig:
     weight_decay: float = 0.05
     clip_norm: float = 5.0
     warmup_steps: int = 20
+    warmup_start: float = 0.05
     schedule: str = "cosine"
-    milestones: list[float] = field(default_factory=lambda: [0.6, 0.85])
+    milestones: list[float] = field(default_factory=list)
     flip: bool = True
     validation_fraction: float = 0.0
-    patience: int = 5
+    validation_seed: int = 0
+    validate_every: int = 0
+    select: str = "mR@50"
+    patience: int = 0
     log_every: int = 10
+    checkpoint_every: int = 200
+    track: str = "none"
     loss: LossConfig = field(default_factory=LossConfig)
     model: RelationModelConfig = field(default_factory=RelationModelConfig)
 
     def __post_init__(self) -> None:
         _one_of(self, "split", ("train", "test", "all"))
+        _one_of(self, "precision", ("fp32", "bf16", "fp16"))
         _one_of(self, "optimizer", ("adamw", "sgd"))
         _one_of(self, "schedule", ("cosine", "step", "constant"))
-        _at_least(self, 1, "threads", "steps", "batch_size", "patience", "log_every")
-        _at_least(self, 0, "learning_rate", "momentum", "weight_decay", "warmup_steps")
-        _at_least(self, 0, "validation_fraction")
-        if self.validation_fraction >= 1:
-            raise InputError(
-                f"expected validation_fraction below 1, got {self.validation_fraction}"
-            )
+        _one_of(self, "select", SELECTABLE)
+        _one_of(self, "track", ("none", "tensorboard", "wandb"))
+        _at_least(self, 1, "threads", "steps", "batch_size", "log_every", "checkpoint_every")
+        _at_least(self, 0, "seed", "workers", "learning_rate", "momentum", "weight_decay")
+        _at_least(self, 0, "warmup_steps", "validation_fraction", "validate_every", "patience")
+        for name in ("validation_fraction", "warmup_start"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"expected {name} in 0..1, below 1, got {getattr(self, name)}")
+        if self.mix_share is not None and not 0 < self.mix_share < 1:
+            raise InputError(f"expected mix_share between 0 and 1, got {self.mix_share}")
+        if self.epochs is not None and not self.epochs > 0:
+            raise InputError(f"expected positive epochs, got {self.epochs}")
         if not self.clip_norm > 0:
             raise InputError(f"expected a positive clip_norm, got {self.clip_norm}")
+        if self.schedule == "step" and not self.milestones:
+            raise InputError("schedule=step needs milestones, for example milestones='[7, 10]'")
+        if self.precision == "fp16" and not self.device.startswith("cuda"):
+            raise InputError("precision=fp16 needs device=cuda; elsewhere use bf16")

@@ -82,18 +82,51 @@ class RelationTargets:
         )
 
     def background(self, config: LossConfig) -> Tensor:
-        """Weight of each pair as "no relation" without being annotated so; float [R]."""
-        free = ~self.positive.any(1) & ~self.no_relation & ~self.unsure
+        """Weight of each pair as "no relation" without being annotated so; float [R].
+
+        A pair with an explicit negative is none: who says "not this predicate" says that another
+        one may well hold (Haystack paper, section 3.1), and has "no relation" for the other case.
+        """
+        annotated = self.positive.any(1) | self.negative.any(1) | self.no_relation
+        free = ~annotated & ~self.unsure
         if config.background == "neither_direction":
             subject, target = torch.from_numpy(all_pairs(len(self.related))).unbind(1)
             free &= ~self.related[subject, target]
-        annotated = self.positive.any(1) | self.negative.any(1) | self.no_relation
         limit = config.background_ratio * int(annotated.sum()) / max(int(free.sum()), 1)
         return free * min(config.background_weight, limit)
 
 
+@dataclass(frozen=True)
+class LossTotals:
+    """What sums are divided by to become means.
+
+    Several processes share one batch: each divides its own sums by what all of them add up to, so
+    that losses and gradients, summed over the processes, are those of the whole batch.
+
+    Args:
+        weight: of all pairs with a positive, with "no relation", or in the background.
+        images: their number.
+    """
+
+    weight: float
+    images: float
+
+    @classmethod
+    def of(cls, targets: Sequence[RelationTargets], config: LossConfig) -> LossTotals:
+        """Of the given images."""
+        weight = 0.0
+        for target in targets:
+            explicit = config.no_relation_weight * int(target.no_relation.sum())
+            background = target.background(config).sum(dtype=torch.float64)
+            weight += int(target.positive.any(1).sum()) + explicit + float(background)
+        return cls(weight, float(len(targets)))
+
+
 def relation_loss(
-    logits: Tensor, targets: Sequence[RelationTargets], config: LossConfig
+    logits: Tensor,
+    targets: Sequence[RelationTargets],
+    config: LossConfig,
+    totals: LossTotals | None = None,
 ) -> dict[str, Tensor]:
     """Losses over the pairs of a batch.
 
@@ -110,6 +143,7 @@ def relation_loss(
         logits: float [R, P + 1], the pairs of all images, concatenated.
         targets: of each image.
         config: weights and the background rule.
+        totals: of the whole batch, where these images are a part of it.
 
     Returns:
         Scalars ``relation`` and ``negative``; both are sums over the summed weight of the pairs in
@@ -128,7 +162,7 @@ def relation_loss(
     share = positive / positive.sum(1, keepdim=True).clamp(min=1)
     weight = torch.cat([none_weight[:, None], share], dim=1)
     log_probability = F.log_softmax(logits, dim=1)
-    total = weight.sum().clamp(min=1)
+    total = max((totals or LossTotals.of(targets, config)).weight, 1.0)
 
     row, predicate = negative.nonzero(as_tuple=True)
     denied = logits[row]
@@ -141,10 +175,22 @@ def relation_loss(
 
 
 def training_loss(
-    batch: SceneBatch, output: HeadOutput, targets: Sequence[RelationTargets], config: LossConfig
+    batch: SceneBatch,
+    output: HeadOutput,
+    targets: Sequence[RelationTargets],
+    config: LossConfig,
+    totals: LossTotals | None = None,
 ) -> dict[str, Tensor]:
-    """``relation_loss`` and, where the head builds trees, their loss; ``loss`` is the sum."""
-    losses = relation_loss(output.logits, targets, config)
+    """``relation_loss`` and, where the head builds trees, their loss; ``loss`` is the sum.
+
+    Args:
+        batch: the images.
+        output: of the head.
+        targets: of each image.
+        config: weights and the background rule.
+        totals: of the whole batch, where these images are a part of it.
+    """
+    losses = relation_loss(_full(output.logits), targets, config, totals)
     if output.tree_logits is not None:
         size = max(batch.counts)
         related = torch.stack(
@@ -153,6 +199,13 @@ def training_loss(
                 for target, count in zip(targets, batch.counts, strict=True)
             ]
         ).to(output.tree_logits.device)
-        losses["tree"] = config.tree_weight * tree_loss(output.tree_logits, related, batch.present)
+        mean = tree_loss(_full(output.tree_logits), related, batch.present)
+        share = len(targets) / totals.images if totals is not None else 1.0
+        losses["tree"] = config.tree_weight * share * mean
     losses["loss"] = torch.stack(list(losses.values())).sum()
     return losses
+
+
+def _full(values: Tensor) -> Tensor:
+    """Halves as float32: sums over thousands of pairs need it."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -22,7 +22,7 @@ from haystack.vocabulary import Vocabulary
 
 
 class RelationNetwork(nn.Module):
-    """A relation head on a source of features; a ``RelationModel``.
+    """A relation head on a source of features; a ``TrainableRelationModel``.
 
     Args:
         config: architecture.
@@ -96,6 +96,23 @@ class RelationNetwork(nn.Module):
                     record=scene.image_id,
                 )
         return self.features.encode(scenes)
+
+    def compact(self, encoded: EncodedScene) -> EncodedScene:
+        """See ``FeatureSource.compact``."""
+        return self.features.compact(encoded)
+
+    @property
+    def fit_sample(self) -> int:
+        """See ``FeatureSource.fit_sample``."""
+        return self.features.fit_sample
+
+    def fit(self, encoded: Sequence[EncodedScene]) -> None:
+        """See ``FeatureSource.fit``."""
+        self.features.fit(encoded)
+
+    def frozen_state(self) -> dict[str, Tensor]:
+        """See ``FeatureSource.frozen_state``."""
+        return self.features.frozen_state()
 
     def forward(self, encoded: Sequence[EncodedScene]) -> tuple[SceneBatch, HeadOutput]:
         """Score all pairs of encoded scenes, each with at least one object."""

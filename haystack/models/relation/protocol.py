@@ -1,11 +1,16 @@
-"""What a relation model must offer to take part in scoring, prediction and evaluation."""
+"""What a relation model must offer to be scored with, graded, and trained."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from haystack.models.relation.inputs import RelationLogits, SceneInput
+
+if TYPE_CHECKING:
+    from haystack.models.relation.batch import SceneBatch
+    from haystack.models.relation.features.base import EncodedScene
+    from haystack.models.relation.heads.base import HeadOutput
 
 
 @runtime_checkable
@@ -31,4 +36,27 @@ class RelationModel(Protocol):
 
         A scene with fewer than two objects has no pairs, and gets an answer with no rows.
         """
+        ...
+
+
+@runtime_checkable
+class TrainableRelationModel(RelationModel, Protocol):
+    """A ``RelationModel`` that Haystack can train: also a ``torch.nn.Module``, in two parts.
+
+    ``encode`` is the part that training leaves alone, so that its results can be cached; calling
+    the model is the rest. Where everything is trained, ``encode`` only wraps the scenes.
+
+    Three more members are used where a model has them; ``FeatureSource`` documents them:
+
+    - ``compact(encoded) -> EncodedScene``, the form in which a cache keeps a scene;
+    - ``fit_sample`` and ``fit(encoded)``, statistics that are taken before the first step;
+    - ``frozen_state()``, the weights on which ``encode`` depends, for the cache's keys.
+    """
+
+    def encode(self, scenes: Sequence[SceneInput]) -> list[EncodedScene]:
+        """What does not depend on trained weights; scenes have at least two objects each."""
+        ...
+
+    def __call__(self, encoded: Sequence[EncodedScene]) -> tuple[SceneBatch, HeadOutput]:
+        """Logits of all ordered pairs of the scenes, concatenated: ``nn.Module.forward``."""
         ...

@@ -38,6 +38,9 @@ class FeatureSource(nn.Module, ABC):
     scenes_at_once: ClassVar[int] = 16
     """How many scenes prediction encodes and scores together; bounds its memory."""
 
+    fit_sample: ClassVar[int] = 0
+    """How many training images ``fit`` wants to see at most; with 0 it is not called."""
+
     @abstractmethod
     def encode(self, scenes: Sequence[SceneInput]) -> list[EncodedScene]:
         """Describe scenes, each with at least one object; no gradient flows into it.
@@ -51,7 +54,19 @@ class FeatureSource(nn.Module, ABC):
         return encoded
 
     def fit(self, encoded: Sequence[EncodedScene]) -> None:  # optional
-        """Take from the training images what the trained layers need to know of their inputs."""
+        """Take from training images what the trained layers need to know of their inputs."""
+
+    def frozen_state(self) -> dict[str, Tensor]:
+        """The tensors on which ``encode`` and ``compact`` depend; a cache on disk is keyed by them.
+
+        By default those of the modules that have weights, but none that is trained.
+        """
+        frozen = {}
+        for name, module in self.named_modules():
+            trained = [parameter.requires_grad for parameter in module.parameters()]
+            if trained and not any(trained):
+                frozen.update(module.state_dict(prefix=f"{name}."))
+        return frozen
 
     @abstractmethod
     def forward(self, batch: SceneBatch, encoded: Sequence[EncodedScene]) -> tuple[Tensor, Tensor]:

@@ -30,6 +30,7 @@ class GeometryFeatures(FeatureSource):
     """
 
     reads_images: ClassVar[bool] = False
+    fit_sample: ClassVar[int] = 500
 
     def __init__(self, object_classes: Sequence[str], roi_dim: int, dropout: float) -> None:
         super().__init__()
