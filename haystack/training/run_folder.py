@@ -121,13 +121,10 @@ class RunFolder:
         tensors |= {_OPTIMISER + name: tensor for name, tensor in checkpoint.optimiser.items()}
         header = {_KEY: files.canonical_json(checkpoint.header)}
         files.write_bytes(self._last, save(plain_tensors(tensors), header))
-        best = self.best(checkpoint.header["selection"]["step"])
-        for path in self._last.parent.glob("best-*.safetensors"):
-            if path != best:
-                path.unlink(missing_ok=True)
+        self._drop_all_best_but(checkpoint.header["selection"]["step"])
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint, or None before the first.
+        """The last checkpoint, or None before the first; best weights that it lacks go.
 
         Raises:
             InputError: it cannot be read.
@@ -140,11 +137,17 @@ class RunFolder:
                 tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"cannot read the checkpoint: {error}", path=self._last) from error
+        self._drop_all_best_but(header["selection"]["step"])
         return Checkpoint(_under(tensors, _MODEL), _under(tensors, _OPTIMISER), header)
 
     def best(self, step: int) -> Path:
         """The file of the weights of a step that was the best so far."""
         return self._last.parent / f"best-{step}.safetensors"
+
+    def _drop_all_best_but(self, step: int) -> None:
+        for path in self._last.parent.glob("best-*.safetensors"):
+            if path != self.best(step):
+                path.unlink(missing_ok=True)
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -22,14 +22,21 @@ def haystack(*argv):
 
 def content(folder):
     return {
-        path.name: path.read_bytes()
-        for path in sorted(folder.iterdir())
-        if not path.name.startswith(".tmp-")
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".tmp-")
     }
 
 
 def test_training(tmp_path):
-    verb = ("train", "train/vctree_psg_mini", "steps=12", "log_every=4", "--out")
+    verb = (
+        "train",
+        "train/vctree_psg_mini",
+        "steps=40",
+        "log_every=4",
+        "checkpoint_every=1",
+        "--out",
+    )
     assert haystack(*verb, tmp_path / "undisturbed").wait() == 0
     killed = tmp_path / "killed"
     killed.mkdir()
@@ -40,7 +47,14 @@ def test_training(tmp_path):
         process.wait()
     assert haystack(*verb, killed).wait() == 0
     undisturbed = content(tmp_path / "undisturbed")
-    assert set(undisturbed) == {"config.yaml", "metrics.jsonl", "model.safetensors"}
+    assert set(undisturbed) == {
+        "checkpoints/last.safetensors",
+        "config.yaml",
+        "data.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "summary.json",
+    }
     assert content(killed) == undisturbed
 
 

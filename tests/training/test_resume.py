@@ -1,0 +1,197 @@
+"""A run that is killed anywhere and started again ends with the bytes of an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import traceback
+from dataclasses import replace
+
+import pytest
+import torch
+
+from haystack.errors import InputError
+from haystack.training.trainer import train
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+
+def content(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".tmp-")
+    }
+
+
+def in_child(work):
+    """Run ``work`` in a forked process; its wait status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def kill_at(point):
+    """Count files that appear and steps that are done; at number ``point`` the process dies."""
+    events = 0
+
+    def event():
+        nonlocal events
+        if events == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        events += 1
+
+    move = os.replace
+
+    def killing_replace(source, target):
+        event()
+        move(source, target)
+        event()
+
+    os.replace = killing_replace
+    return lambda step, steps, losses: event()
+
+
+@pytest.fixture(scope="module")
+def config(quick):
+    """All that has state: momentum, warm-up, dropout, flips, early stop, best weights."""
+    return replace(
+        quick,
+        steps=12,
+        schedule="constant",
+        learning_rate=0.05,
+        validation_fraction=0.25,
+        validate_every=2,
+        select="loss",
+        patience=3,
+        log_every=1,
+        checkpoint_every=3,
+    )
+
+
+def test_killed_at_every_point(dataset, config, tmp_path):
+    config = replace(config, steps=8)
+    assert in_child(lambda: train(config, dataset, tmp_path / "whole")) == 0
+    whole = content(tmp_path / "whole")
+    assert {"model.safetensors", "metrics.jsonl", "checkpoints/last.safetensors"} < set(whole)
+    point = 0
+    while True:
+        out = tmp_path / f"killed-{point}"
+
+        def attempt(out=out, point=point):
+            train(config, dataset, out, progress=kill_at(point))
+
+        status = in_child(attempt)
+        if not os.WIFSIGNALED(status):
+            assert status == 0
+            break
+        for path in out.rglob("*.safetensors"):
+            if not path.name.startswith(".tmp-"):
+                assert path.stat().st_size > 1000
+        result = train(config, dataset, out)
+        assert content(out) == whole, point
+        assert result.metrics == [json.loads(line) for line in whole["metrics.jsonl"].splitlines()]
+        shutil.rmtree(out)
+        point += 1
+    assert point > 25
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_stopped_after_every_step(dataset, config, tmp_path, optimizer, precision):
+    config = replace(config, optimizer=optimizer, precision=precision, checkpoint_every=2)
+    config = replace(config, learning_rate=0.01, workers=2)
+    train(config, dataset, tmp_path / "whole")
+
+    def progress(step, steps, losses):
+        started.append(step)
+        if len(started) > 3:
+            raise KeyboardInterrupt
+
+    resumed = []
+    for _ in range(20):
+        started = []
+        try:
+            result = train(config, dataset, tmp_path / "parts", progress=progress)
+        except KeyboardInterrupt:
+            resumed.append(started[0])
+        else:
+            break
+    assert len(resumed) > 2
+    assert resumed == sorted(resumed)
+    assert result.resumed_from > 0
+    assert content(tmp_path / "parts") == content(tmp_path / "whole")
+
+
+def test_a_finished_run_says_so_and_is_left_alone(dataset, config, tmp_path):
+    first = train(config, dataset, tmp_path)
+    before = content(tmp_path)
+    again = train(config, dataset, tmp_path, progress=lambda *_: pytest.fail("no step is due"))
+    assert again.was_finished
+    assert not first.was_finished
+    assert again.step == first.step
+    assert again.metrics == first.metrics
+    for name, tensor in again.model.state_dict().items():
+        assert torch.equal(tensor, first.model.state_dict()[name])
+    assert content(tmp_path) == before
+
+
+def test_other_settings_in_the_same_folder_are_refused(dataset, config, tmp_path):
+    train(config, dataset, tmp_path)
+    before = content(tmp_path)
+    changed = replace(config, learning_rate=0.01, loss=replace(config.loss, tree_weight=0.5))
+    with pytest.raises(InputError) as caught:
+        train(changed, dataset, tmp_path)
+    assert "learning_rate: 0.05 there, 0.01 here" in str(caught.value)
+    assert "loss.tree_weight: 1.0 there, 0.5 here" in str(caught.value)
+    assert content(tmp_path) == before
+    neutral = replace(config, workers=1, cache="none", checkpoint_every=1)
+    assert train(neutral, dataset, tmp_path).was_finished
+
+
+def test_other_annotations_or_another_start_model_are_refused(dataset, config, quick, tmp_path):
+    train(config, dataset, tmp_path / "run")
+    graphs = (replace(dataset.graphs[0], relations=dataset.graphs[0].relations[:1]),)
+    with pytest.raises(InputError, match="the annotations or the start model changed"):
+        train(config, replace(dataset, graphs=graphs + dataset.graphs[1:]), tmp_path / "run")
+    start = tmp_path / "start"
+    train(quick, dataset, start)
+    init = start / "model.safetensors"
+    config = replace(config, init=str(init))
+    train(config, dataset, tmp_path / "again")
+    shutil.copy(tmp_path / "run" / "model.safetensors", init)
+    with pytest.raises(InputError, match="the annotations or the start model changed"):
+        train(config, dataset, tmp_path / "again")
+
+
+def test_a_folder_with_a_model_but_no_run_is_left_alone(dataset, config, tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"precious")
+    with pytest.raises(InputError, match="not the configuration of a run"):
+        train(config, dataset, tmp_path)
+    assert content(tmp_path) == {"model.safetensors": b"precious"}
+
+
+def test_a_damaged_checkpoint_or_journal_is_told(dataset, config, tmp_path):
+    def stop(step, steps, losses):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, dataset, tmp_path, progress=stop)
+    metrics = (tmp_path / "metrics.jsonl").read_bytes()
+    (tmp_path / "metrics.jsonl").write_bytes(metrics[:10])
+    with pytest.raises(InputError, match=r"metrics\.jsonl: expected at least"):
+        train(config, dataset, tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(metrics)
+    last = tmp_path / "checkpoints" / "last.safetensors"
+    last.write_bytes(last.read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"last\.safetensors: cannot read the checkpoint"):
+        train(config, dataset, tmp_path)
