@@ -135,8 +135,8 @@ class FolderEncoder(CachingEncoder):
     """Keeps encoded images as safetensors files, for this run and others.
 
     A file's name is a hash of all that its content depends on: the bytes of picture and masks, the
-    objects, the side, and the frozen weights. So a changed input is encoded anew, and runs of
-    different models may share a folder.
+    objects, the side, and the model's frozen weights and settings. So a changed input is encoded
+    anew, and runs of different models may share a folder.
 
     Args:
         trainee: the model.
@@ -201,7 +201,7 @@ def _model_identity(trainee: Trainee) -> str:
     source = getattr(model, "features", model)
     digest = hashlib.sha256()
     header = [_FORMAT, haystack.__version__, type(source).__module__, type(source).__qualname__]
-    digest.update(files.canonical_json(header).encode())
+    digest.update(files.canonical_json([*header, dict(trainee.encoding_settings())]).encode())
     for name, tensor in sorted(plain_tensors(trainee.frozen_state()).items()):
         digest.update(files.canonical_json([name, str(tensor.dtype), list(tensor.shape)]).encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())

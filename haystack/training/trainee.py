@@ -88,6 +88,11 @@ class Trainee:
             )
         return encoded
 
+    def encoding_settings(self) -> Mapping[str, object]:
+        """The plain values on which ``encode`` depends."""
+        model: Any = self.model
+        return model.encoding_settings() if hasattr(model, "encoding_settings") else {}
+
     def frozen_state(self) -> Mapping[str, Tensor]:
         """The weights on which ``encode`` depends."""
         model: Any = self.model

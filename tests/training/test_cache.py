@@ -107,7 +107,10 @@ def test_keys_change_with_everything_that_the_result_depends_on(dataset, tmp_pat
     with torch.no_grad():
         trainee.model.features.trunk.weight += 1
     keys.add(FolderEncoder(trainee, tmp_path).key(image, False))
-    assert len(keys) == 6
+    settings = lambda: {"sides": [800, 1333]}  # noqa: E731
+    trainee.model.features.encoding_settings = settings
+    keys.add(FolderEncoder(trainee, tmp_path).key(image, False))
+    assert len(keys) == 7
 
     # ... and with nothing else: neither trained weights, nor what is said of the objects.
     with torch.no_grad():

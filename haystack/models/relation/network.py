@@ -110,6 +110,10 @@ class RelationNetwork(nn.Module):
         """See ``FeatureSource.fit``."""
         self.features.fit(encoded)
 
+    def encoding_settings(self) -> dict[str, object]:
+        """See ``FeatureSource.encoding_settings``."""
+        return self.features.encoding_settings()
+
     def frozen_state(self) -> dict[str, Tensor]:
         """See ``FeatureSource.frozen_state``."""
         return self.features.frozen_state()

@@ -46,11 +46,12 @@ class TrainableRelationModel(RelationModel, Protocol):
     ``encode`` is the part that training leaves alone, so that its results can be cached; calling
     the model is the rest. Where everything is trained, ``encode`` only wraps the scenes.
 
-    Three more members are used where a model has them; ``FeatureSource`` documents them:
+    More members are used where a model has them; ``FeatureSource`` documents them:
 
     - ``compact(encoded) -> EncodedScene``, the form in which a cache keeps a scene;
     - ``fit_sample`` and ``fit(encoded)``, statistics that are taken before the first step;
-    - ``frozen_state()``, the weights on which ``encode`` depends, for the cache's keys.
+    - ``frozen_state()`` and ``encoding_settings()``, the weights and plain values on which
+      ``encode`` depends; a cache on disk is keyed by them.
     """
 
     def encode(self, scenes: Sequence[SceneInput]) -> list[EncodedScene]:

@@ -56,6 +56,10 @@ class FeatureSource(nn.Module, ABC):
     def fit(self, encoded: Sequence[EncodedScene]) -> None:  # optional
         """Take from training images what the trained layers need to know of their inputs."""
 
+    def encoding_settings(self) -> dict[str, object]:
+        """Plain values besides weights on which ``encode`` and ``compact`` depend: sizes, types."""
+        return {}
+
     def frozen_state(self) -> dict[str, Tensor]:
         """The tensors on which ``encode`` and ``compact`` depend; a cache on disk is keyed by them.
 
