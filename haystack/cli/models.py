@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -239,8 +240,8 @@ def _measuring_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _progress(what: str) -> Callable[[int, int, Mapping[str, float]], None]:
-    """A bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
+    """A bar on a terminal, of one process; nothing elsewhere."""
+    if not sys.stderr.isatty() or os.environ.get("RANK", "0") != "0":
         return lambda step, steps, losses: None
     from tqdm import tqdm
 

@@ -145,14 +145,12 @@ class Loop:
         targets = [item.targets for item in loaded]
         own = LossTotals.of(targets, self.config.loss)
         device = self.trainee.device
-        weight, images = self.processes.sum(
-            torch.tensor([own.weight, own.images], dtype=torch.float64, device=device)
-        ).tolist()
+        weight, images = self.processes.sum([own.weight, own.images], device)
         batch, output = self.optimiser.forward(encoded)
         losses = training_loss(batch, output, targets, self.config.loss, LossTotals(weight, images))
         norm = self.optimiser.update(self.step, losses["loss"], self.processes)
-        values = torch.stack([loss.detach().double() for loss in losses.values()])
-        numbers = dict(zip(losses, self.processes.sum(values).tolist(), strict=True))
+        values = torch.stack([loss.detach() for loss in losses.values()]).tolist()
+        numbers = dict(zip(losses, self.processes.sum(values, device), strict=True))
         return {
             "step": self.step,
             **numbers,

@@ -42,11 +42,13 @@ class Processes:
         """This process's part of the items; shares differ by at most one item."""
         return items[self.rank :: self.count]
 
-    def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
-        if self.count > 1:
-            dist.all_reduce(tensor)
-        return tensor
+    def sum(self, numbers: Sequence[float], device: torch.device) -> list[float]:
+        """The sum of each number over all processes, sent from where the model is."""
+        if self.count == 1:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=device)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Replace every gradient by its sum; a parameter that nobody used keeps none."""

@@ -28,6 +28,7 @@ from haystack.training.parallel import Processes
 from haystack.training.sources import TrainingImage
 
 PREFIX = "validation/"
+_LOSSES = ("relation", "negative", "tree")
 
 
 class Validator:
@@ -62,13 +63,13 @@ class Validator:
             self.num_predicates, VALIDATION_KS, from_logits=True, metrics=VALIDATION_METRICS
         ).to(trainee.device)
         sums: dict[str, Tensor] = {}
-        totals = torch.zeros(2, dtype=torch.float64)
+        weight = images = 0.0
         trainee.module.eval()
         with torch.inference_mode():
             for loaded in self.loader.batches(self._draws()):
                 targets = [item.targets for item in loaded]
                 own = LossTotals.of(targets, self.config.loss)
-                totals += torch.tensor([own.weight, own.images], dtype=torch.float64)
+                weight, images = weight + own.weight, images + own.images
                 batch, output = optimiser.forward(
                     self.encoder.encode([item.view for item in loaded])
                 )
@@ -78,10 +79,9 @@ class Validator:
                 for name, loss in losses.items():
                     sums[name] = sums.get(name, torch.zeros_like(loss)) + loss
                 metrics.update(*_records(loaded, batch.pair_counts, output.logits))
-        return {
-            PREFIX + name: value
-            for name, value in {**self._means(sums, totals), **_plain(metrics.compute())}.items()
-        }
+        means = self._means(sums, LossTotals(weight, images))
+        values = {**means, **{name: float(v) for name, v in metrics.compute().items()}}
+        return {PREFIX + name: value for name, value in values.items()}
 
     def _draws(self) -> list[list[Draw]]:
         size = max(1, self.config.batch_size // self.processes.count)
@@ -90,18 +90,16 @@ class Validator:
             for start in range(0, len(self.numbers), size)
         ]
 
-    def _means(self, sums: Mapping[str, Tensor], totals: Tensor) -> dict[str, float]:
+    def _means(self, sums: Mapping[str, Tensor], totals: LossTotals) -> dict[str, float]:
         # A process without an image knows no names of losses, but must add its zeros.
-        names = ("relation", "negative", "tree")
-        table = torch.zeros(len(names) + 2, dtype=torch.float64)
-        for number, name in enumerate(names):
-            table[number] = float(sums.get(name, 0.0))
-        table[len(names) :] = totals
-        shared = self.processes.sum(table.to(self.encoder.trainee.device, torch.float64)).tolist()
-        weight, images = max(shared[-2], 1.0), shared[-1]
-        means = {"relation": shared[0] / weight, "negative": shared[1] / weight}
-        if shared[2]:
-            means["tree"] = shared[2] / images
+        own = [float(sums.get(name, 0.0)) for name in _LOSSES]
+        *shared, weight, images = self.processes.sum(
+            [*own, totals.weight, totals.images], self.encoder.trainee.device
+        )
+        relation, negative, tree = shared
+        means = {"relation": relation / max(weight, 1.0), "negative": negative / max(weight, 1.0)}
+        if tree:
+            means["tree"] = tree / images
         return {**means, "loss": sum(means.values())}
 
 
@@ -160,7 +158,3 @@ def _records(
             }
         )
     return predictions, targets
-
-
-def _plain(values: Mapping[str, Tensor]) -> dict[str, float]:
-    return {name: float(value) for name, value in values.items()}

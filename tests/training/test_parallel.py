@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 
 import pytest
@@ -15,6 +16,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import nn
 
+from haystack.errors import InputError
 from haystack.training.parallel import Processes, shared_norms
 from haystack.training.trainer import train
 
@@ -82,10 +84,8 @@ def rows(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_losses_gradients_metrics_and_weights_are_those_of_one_process(
-    config, alone, tmp_path, count
-):
+def test_losses_gradients_metrics_and_weights_are_those_of_one_process(config, alone, tmp_path):
+    count = 3  # of five images a batch: two, two and one
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(asdict(config)))
     answers = start(count, file, "--out", tmp_path / "run")
@@ -134,9 +134,15 @@ def test_all_processes_hear_what_is_wrong(config, alone, tmp_path):
     for code, _, err in start(2, file, "--out", alone):
         assert code == 2
         assert "seed: 0 there, 7 here" in err
-    for code, _, err in start(2, file, "batch_size=1", "--out", tmp_path / "run"):
-        assert code == 2
-        assert "expected at least an image for each of 2 processes" in err
+
+
+def test_a_batch_with_an_image_for_each_process_is_required(config, dataset, monkeypatch):
+    monkeypatch.setattr(
+        "haystack.training.trainer.joined",
+        lambda device: nullcontext((Processes(0, 2), torch.device(device))),
+    )
+    with pytest.raises(InputError, match="expected at least an image for each of 2 processes"):
+        train(replace(config, batch_size=1), dataset)
 
 
 @pytest.mark.slow
