@@ -87,7 +87,8 @@ class TrainConfig:
         workers: threads that read files ahead; 0 = none.
         cache: what the frozen part of the model made of an image is kept: ``none``, in ``memory``,
             or in a folder of this name, where later runs find it.
-        precision: ``fp32``; ``bf16`` or ``fp16`` = mixed precision of the trained part.
+        precision: ``fp32``; ``bf16`` or ``fp16`` = mixed precision of the trained part, with a
+            scaled loss for ``fp16``.
         steps: optimiser steps; with ``patience`` at most so many.
         epochs: passes over the images, where given instead of ``steps``.
         batch_size: images a step, over all processes.
@@ -171,5 +172,3 @@ class TrainConfig:
             raise InputError(f"expected a positive clip_norm, got {self.clip_norm}")
         if self.schedule == "step" and not self.milestones:
             raise InputError("schedule=step needs milestones, for example milestones='[7, 10]'")
-        if self.precision == "fp16" and not self.device.startswith("cuda"):
-            raise InputError("precision=fp16 needs device=cuda; elsewhere use bf16")

@@ -60,7 +60,7 @@ class Optimiser:
         self.parameters = trainee.parameters
         self.optimizer = _optimizer(self.parameters, config)
         self.half = _HALVES[config.precision]
-        self.scaler = torch.amp.GradScaler("cuda", enabled=self.half is torch.float16)
+        self.scaler = torch.amp.GradScaler(trainee.device.type, enabled=self.half is torch.float16)
         self.learning_rate = 0.0
 
     def forward(self, encoded: Sequence[EncodedScene]) -> tuple[SceneBatch, HeadOutput]:

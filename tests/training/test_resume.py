@@ -105,7 +105,7 @@ def test_killed_at_every_point(dataset, config, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_stopped_after_every_step(dataset, config, tmp_path, optimizer, precision):
     config = replace(config, optimizer=optimizer, precision=precision, checkpoint_every=2)
     config = replace(config, learning_rate=0.01, workers=2)
