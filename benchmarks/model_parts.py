@@ -15,6 +15,7 @@ from one_by_one import maximum_spanning_tree, one_by_one, one_by_one_context
 from peers import Peers, run_driver
 from synthetic import scenes
 from torch import Tensor
+from training_part import training
 
 from haystack.models.relation.heads.base import HeadOutput
 from haystack.models.relation.heads.trees import build_trees
@@ -91,7 +92,11 @@ def memory(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
     return rows
 
 
-PARTS: dict[str, Callable[[Sizes, Peers, Path], list[Row]]] = {"vctree": vctree, "memory": memory}
+PARTS: dict[str, Callable[[Sizes, Peers, Path], list[Row]]] = {
+    "vctree": vctree,
+    "memory": memory,
+    "training": training,
+}
 
 
 def _actions(ours: Case) -> list[tuple[str, str | None, Any, Any, float | None]]:

@@ -108,3 +108,23 @@ def test_parity_fails_where_a_peer_says_something_else(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["haystack-v1"]["12 predicates"]["PDD"] > 0.01
     assert "DIFFERS" in done.stderr
+
+
+def test_the_study_of_negatives_compares_every_arm_with_positives_alone() -> None:
+    done = _run(
+        "negatives.py",
+        "--json",
+        "--ways=split",
+        "--seeds=2",
+        "--replicates=20",
+        "--settings",
+        "steps=2",
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert {row["metric"] for row in rows} == {"P-AUC", "PDD", "PDO", "mR@50"}
+    alone = [row for row in rows if row["arm"] == "positives"]
+    assert all(row["difference"] == row["low"] == row["high"] == 0 for row in alone)
+    others = [row for row in rows if row["arm"] != "positives" and row["metric"] == "P-AUC"]
+    assert len(others) == 2
+    assert all(0 < row["value"] < 1 and row["low"] <= row["high"] for row in others)
