@@ -131,7 +131,7 @@ def _edges_of_strip(strip: bytes, pixels: int) -> npt.NDArray[np.int64] | None:
     inflating = zlib.decompressobj()
     try:
         values = inflating.decompress(strip, pixels + 1)
-    except zlib.error:
+    except zlib.error:  # type: ignore[misc]  # the package's stub calls its class an instance
         return None
     if len(values) != pixels or not inflating.eof:
         return None

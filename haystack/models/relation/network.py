@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from haystack.errors import InputError
 from haystack.models.relation.batch import SceneBatch
