@@ -103,6 +103,15 @@ def load_config(
     return merged
 
 
+def read_key(file: str | Path, key: str) -> Any:
+    """The value of a top-level key of a YAML file, or None; says which kind of settings it holds.
+
+    Raises:
+        InputError: unreadable file.
+    """
+    return _read_yaml(Path(file)).get(key)
+
+
 def _known_keys(schema: type, prefix: str = "") -> dict[str, Any]:
     hints = get_type_hints(schema)
     keys: dict[str, Any] = {}

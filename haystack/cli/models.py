@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack.cli.outcome import Outcome
-from haystack.cli.stages import find_model
 from haystack.errors import InputError
 
 if TYPE_CHECKING:
     from haystack.training.config import TrainConfig
+    from haystack.training.frequency import FrequencyConfig
 
 
 def add_verbs(verbs: Any) -> None:
@@ -123,9 +123,12 @@ def _train(args: argparse.Namespace) -> Outcome:
 
     Under torchrun, all processes train it together. Run again with the same --out, it resumes.
     """
+    from haystack.training.frequency import FrequencyConfig
     from haystack.training.trainer import train
 
     config = _train_config(args)
+    if isinstance(config, FrequencyConfig):
+        return _count(config, args.out)
     result = train(config, out=args.out, progress=_progress("train"))
     if not result.is_first:
         args.json = False  # one process speaks
@@ -154,19 +157,30 @@ def _train(args: argparse.Namespace) -> Outcome:
     return Outcome(text, data)
 
 
-def _train_config(args: argparse.Namespace) -> TrainConfig:
+def _train_config(args: argparse.Namespace) -> TrainConfig | FrequencyConfig:
     """Settings over the file over, without a file, what the start model was trained with."""
     from haystack.cli.configs import find_config
-    from haystack.config import load_config
+    from haystack.config import load_config, read_key
+    from haystack.models.relation.references import ModelReference
     from haystack.training.config import TrainConfig
+    from haystack.training.frequency import FrequencyConfig
 
     named = [word for word in args.settings if "=" not in word or Path(word).is_file()]
     if len(named) > 1:
         raise InputError(f"expected one configuration file, got {' and '.join(named)}")
     settings = [word for word in args.settings if word not in named]
     file = find_config(named[0]) if named else None
+    if file is not None and read_key(file, "kind") == "frequency":
+        if args.init is not None or args.annotations:
+            raise InputError(
+                "the frequency baseline is counted anew from annotations=A.json; "
+                "--init and --annotations are for networks"
+            )
+        return load_config(FrequencyConfig(), file, settings)
     if args.init is not None:
-        init = find_model(args.init)
+        init = ModelReference.parse(args.init).file
+        if init is None or init.suffix == ".py":
+            raise InputError(f"expected a model's file or folder to start from, got {args.init}")
         settings.append(f"init={init}")
         beside = init.parent / "config.yaml"
         if file is None and beside.is_file():
@@ -184,18 +198,32 @@ def _train_config(args: argparse.Namespace) -> TrainConfig:
     return replace(config, mix=[*config.mix, *new])
 
 
+def _count(config: FrequencyConfig, out: Path) -> Outcome:
+    from haystack.io import read_psg
+    from haystack.training.frequency import count_model
+
+    dataset = read_psg(config.annotations)
+    count_model(config, dataset, out)
+    images = len(dataset.split(config.split))  # type: ignore[arg-type]  # checked by its class
+    model = out / "model.safetensors"
+    return Outcome(
+        f"counted the predicates of {images} images; wrote {model}",
+        {"model": model, "images": images},
+    )
+
+
 def _predict(args: argparse.Namespace) -> Outcome:
     """Score every ordered pair of the annotated objects of each image (PredCls)."""
     from haystack.io import read_psg
     from haystack.io.haystack_npy import write_haystack_npy
     from haystack.io.prediction_parquet import write_prediction_parquet
-    from haystack.models.relation.files import load_relation_model
     from haystack.models.relation.predict import predict_dataset
+    from haystack.models.relation.references import ModelReference
 
     if args.out.suffix not in (".parquet", ".npy"):
         raise InputError("expected a name that ends in .parquet or .npy", path=args.out)
     dataset = read_psg(args.annotations)
-    model = load_relation_model(find_model(args.model), args.device)
+    model, _ = ModelReference.parse(args.model).load(dataset.vocabulary, args.device)
     predictions = predict_dataset(model, dataset, args.split)
     if args.out.suffix == ".npy":
         write_haystack_npy(predictions, args.out)

@@ -12,6 +12,7 @@ from haystack.text import table
 
 if TYPE_CHECKING:
     from haystack.executors.base import Job, RunSummary
+    from haystack.models.relation.protocol import RelationModel
     from haystack.pipeline.workspace import Workspace
 
 _HELP = {
@@ -160,23 +161,30 @@ def _segment_job(workspace: Workspace, args: argparse.Namespace) -> Job:
 
 
 def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
-    from haystack import files
     from haystack.io import read_psg
-    from haystack.models.relation.files import load_relation_model
+    from haystack.models.relation.overlap import OverlapFilter
+    from haystack.models.relation.references import ModelReference
     from haystack.pipeline.score_job import ScoreJob
     from haystack.statistics import TripletStatistics
 
     config, vocabulary = workspace.config.score, workspace.vocabulary
-    model = find_model(_required(workspace, "score.model", config.model))
+    reference = ModelReference.parse(_required(workspace, "score.model", config.model))
     counted = read_psg(
         _required(workspace, "score.statistics", config.statistics), vocabulary=vocabulary
     )
     answered, faulty = _known(workspace, database_of(args))
+
+    def load() -> RelationModel:
+        model, _ = reference.load(vocabulary, config.device)
+        if config.overlap == "none":
+            return model
+        return OverlapFilter(model, config.overlap)  # type: ignore[arg-type]  # by ScoreConfig
+
     return ScoreJob(
         workspace,
         workspace.source.shards(),
-        load_model=lambda: load_relation_model(model, config.device),
-        model_hash=files.sha256_file(model),
+        load_model=load,
+        model_hash=f"{reference.fingerprint()}, overlap {config.overlap}",
         statistics=TripletStatistics.from_graphs(
             counted.split(config.split),  # type: ignore[arg-type]  # checked by ScoreConfig
             vocabulary.num_objects,
@@ -201,19 +209,6 @@ _BUILD = {
     "score": _score_job,
     "propose": _propose_job,
 }
-
-
-def find_model(path: str | Path) -> Path:
-    """A relation model's file: the path itself, or ``model.safetensors`` in a folder of training.
-
-    Raises:
-        InputError: there is none.
-    """
-    path = Path(path)
-    file = path / "model.safetensors" if path.is_dir() else path
-    if not file.is_file():
-        raise InputError("no such relation model; make one with: haystack train", path=file)
-    return file
 
 
 def _required(workspace: Workspace, key: str, value: str) -> str:

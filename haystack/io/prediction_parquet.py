@@ -133,23 +133,20 @@ class PredictionParquet:
             None if stored[name].values is None else np.array(stored[name].values)
             for name in ("labels", "scores", "boxes", "size", "mask_runs", "runs")
         )
-        count = -1 if labels is None else len(labels)
+        count = 0 if labels is None else len(labels)
         lengths = [len(part) for part in (scores, counts) if part is not None]
-        good = count >= 0 and all(length == count for length in lengths)
+        good = all(length == count for length in lengths)
         good &= boxes is None or len(boxes) == 4 * count
-        masks = None
-        if good and counts is not None:
-            if size is not None and runs is not None and len(size) == 2:
-                masks = _masks(size, counts, runs)
-            good = masks is not None
-        if not good:
+        masks = None if counts is None else _masks(size, counts, runs)
+        good &= (masks is None) == (counts is None)
+        if labels is None or not good:
             raise InputError(
-                f"the lists of its {max(count, 0)} objects do not fit each other",
+                f"the lists of its {count} objects do not fit each other",
                 path=self.path,
                 record=where,
             )
         return PredictedObjects(
-            labels=labels.astype(np.int64),  # type: ignore[union-attr]  # checked above
+            labels=labels.astype(np.int64),
             scores=scores,
             boxes=None if boxes is None else boxes.reshape(-1, 4),
             masks=masks,
@@ -250,9 +247,13 @@ def _objects_row(objects: PredictedObjects) -> dict[str, Any]:
 
 
 def _masks(
-    size: npt.NDArray[np.int32], counts: npt.NDArray[np.int32], runs: npt.NDArray[np.int64]
+    size: npt.NDArray[np.int32] | None,
+    counts: npt.NDArray[np.int32],
+    runs: npt.NDArray[np.int64] | None,
 ) -> MaskRuns | None:
     """The masks, or None where the lists are none."""
+    if size is None or len(size) != 2 or runs is None:
+        return None
     offsets = np.append(0, np.cumsum(counts)).astype(np.int64)
     if (counts < 0).any() or (runs < 0).any() or 2 * offsets[-1] != len(runs):
         return None

@@ -26,6 +26,7 @@ import yaml
 from haystack import config
 from haystack.errors import InputError
 from haystack.io.datasets import BUNDLED
+from haystack.models.relation.references import absolute_reference
 
 RESOLVED = "resolved"
 """Top-level key of ``workspace.yaml`` for what is recorded, not configured; readers drop it."""
@@ -131,7 +132,10 @@ class ScoreConfig:
     """Relation scores, filtered and cut to the best.
 
     Args:
-        model: checkpoint of the relation model.
+        model: the relation model: its file, its folder of training, or a class of one's own as
+            ``package.module:factory`` or ``file.py:Class``.
+        overlap: ``boxes`` or ``masks``: pairs whose boxes (or masks) do not meet count as not
+            related; ``none``: every pair is scored as the model says.
         statistics: PSG annotations whose triplets say what is plausible.
         split: which images of ``statistics`` are counted: ``train``, ``test`` or ``all``. Counting
             test images would leak what the evaluation asks for.
@@ -145,6 +149,7 @@ class ScoreConfig:
     """
 
     model: str = ""
+    overlap: str = "none"
     statistics: str = ""
     split: str = "train"
     min_count: int = 2
@@ -153,6 +158,7 @@ class ScoreConfig:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        _one_of("score.overlap", self.overlap, ("none", "boxes", "masks"))
         _one_of("score.split", self.split, ("train", "test", "all"))
         _at_least("score.min_count", self.min_count, 0)
         _at_least("score.top", self.top, 1)
@@ -239,7 +245,7 @@ def with_absolute_paths(settings: WorkspaceConfig) -> WorkspaceConfig:
         ),
         score=replace(
             settings.score,
-            model=absolute(settings.score.model),
+            model=settings.score.model and absolute_reference(settings.score.model),
             statistics=absolute(settings.score.statistics, BUNDLED),
         ),
     )

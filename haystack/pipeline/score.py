@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from haystack.errors import HaystackError, InputError
-from haystack.models.relation.inputs import RelationLogits, SceneInput
+from haystack.errors import InputError
+from haystack.models.relation.answers import ask
+from haystack.models.relation.inputs import SceneInput
 from haystack.models.relation.protocol import RelationModel
 from haystack.pipeline.candidates import Candidates, TopCandidates
 from haystack.scene_graph import NO_RELATION
@@ -164,18 +165,14 @@ def score_images(
     """
     counts = ScoreCounts()
     for batch in _batches(images, batch_size):
-        answers = model.predict([image.scene for image in batch])
-        if len(answers) != len(batch):
-            raise HaystackError(
-                f"the relation model answered for {len(answers)} images of {len(batch)}"
-            )
+        answers = ask(model, [image.scene for image in batch])
         for image, answer in zip(batch, answers, strict=True):
             if answer.no_relation is None and not counts.without_no_relation:
                 logger.warning(
                     "the relation model has no 'no relation' output; candidates are ranked by the "
                     "log-odds of the predicate's own score instead"
                 )
-            pairs, scores = _checked_scores(image.scene, answer, model.num_predicates)
+            pairs, scores = answer.pairs, log_ratio(answer.logits, answer.no_relation)
             allowed = _allowed(image, pairs, plausible)
             best.add(_candidates(image, pairs, scores, allowed, best.floor[image.cluster]))
             counts = ScoreCounts(
@@ -217,36 +214,6 @@ def _candidates(
         object=pairs[rows, 1],
         score=scores[rows, predicates],
     )
-
-
-def _checked_scores(
-    scene: SceneInput, answer: RelationLogits, num_predicates: int
-) -> tuple[npt.NDArray[np.int64], Scores]:
-    pairs = np.asarray(answer.pairs, dtype=np.int64).reshape(-1, 2)
-    count = len(scene)
-    inside = bool(((pairs >= 0) & (pairs < count)).all())
-    distinct = len(np.unique(pairs[:, 0] * count + pairs[:, 1])) == len(pairs)
-    apart = bool((pairs[:, 0] != pairs[:, 1]).all())
-    if len(pairs) != count * (count - 1) or not (inside and distinct and apart):
-        raise HaystackError(
-            f"image {scene.image_id}: the relation model must answer for each of the "
-            f"{count * (count - 1)} ordered pairs of {count} segments once, it gave {len(pairs)} "
-            "rows that are not these"
-        )
-    logits = np.asarray(answer.logits)
-    if logits.shape != (len(pairs), num_predicates):
-        raise HaystackError(
-            f"image {scene.image_id}: the relation model must give logits of shape "
-            f"[{len(pairs)}, {num_predicates}], it gave {list(logits.shape)}"
-        )
-    scores = log_ratio(logits, answer.no_relation)
-    if not np.isfinite(scores).all():
-        raise InputError(
-            "the relation model gave a score that is NaN or infinite; its checkpoint or its input "
-            "is broken",
-            record=f"image {scene.image_id}",
-        )
-    return pairs, scores
 
 
 def _batches(images: Iterable[SceneInCluster], size: int) -> Iterator[Sequence[SceneInCluster]]:

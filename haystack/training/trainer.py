@@ -15,7 +15,7 @@ import torch
 
 from haystack import files
 from haystack.errors import InputError
-from haystack.models.relation.files import load_relation_model
+from haystack.models.relation.files import load_relation_network
 from haystack.models.relation.network import RelationNetwork
 from haystack.models.relation.protocol import TrainableRelationModel
 from haystack.scene_graph import SceneGraphDataset
@@ -189,7 +189,7 @@ def _finished(
 def _start_model(config: TrainConfig, vocabulary: Vocabulary) -> RelationNetwork:
     if config.init is None:
         return RelationNetwork(config.model, vocabulary)
-    model = load_relation_model(config.init)
+    model = load_relation_network(config.init)
     for name in ("object_classes", "predicate_classes"):
         if getattr(model.vocabulary, name) != getattr(vocabulary, name):
             raise InputError(

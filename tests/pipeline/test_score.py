@@ -236,7 +236,7 @@ class Misbehaving(FakeRelationModel):
         ("with itself", "ordered pairs of 3 segments once"),
         ("out of range", "ordered pairs of 3 segments once"),
         ("columns", r"logits of shape \[6, 4\], it gave \[6, 3\]"),
-        ("nan", "image a: the relation model gave a score that is NaN or infinite"),
+        ("nan", "image a: the relation model gave logits that are NaN or infinite"),
         ("infinite", "NaN or infinite"),
         ("no answer", "answered for 0 images of 1"),
     ],

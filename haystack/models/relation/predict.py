@@ -11,9 +11,16 @@ import numpy.typing as npt
 from haystack.errors import InputError
 from haystack.io.images import read_rgb
 from haystack.io.panoptic_png import read_panoptic_png
+from haystack.models.relation.answers import ask
 from haystack.models.relation.inputs import RelationLogits, SceneInput, scene_input
 from haystack.models.relation.protocol import RelationModel
-from haystack.scene_graph import RelationScores, SceneGraph, SceneGraphDataset, Split
+from haystack.scene_graph import (
+    PredictedObjects,
+    RelationScores,
+    SceneGraph,
+    SceneGraphDataset,
+    Split,
+)
 
 _CHUNK = 16
 
@@ -46,7 +53,7 @@ def predict_dataset(
 
     Raises:
         InputError: the model's predicates are not as many as the vocabulary's, or see
-            ``read_scene``.
+            ``read_scene`` and ``ask``.
     """
     if model.num_predicates != dataset.vocabulary.num_predicates:
         raise InputError(
@@ -57,27 +64,35 @@ def predict_dataset(
     return (
         relation_scores(answer)
         for chunk in _chunks(graphs)
-        for answer in model.predict(
-            [read_scene(dataset, graph, with_image=model.reads_images) for graph in chunk]
+        for answer in ask(
+            model, [read_scene(dataset, graph, with_image=model.reads_images) for graph in chunk]
         )
     )
 
 
-def relation_scores(answer: RelationLogits) -> RelationScores:
+def relation_scores(
+    answer: RelationLogits, objects: PredictedObjects | None = None
+) -> RelationScores:
     """Softmax over the P + 1 outputs of each pair, the no-relation column apart.
 
     Without a no-relation output the softmax runs over the P predicates.
+
+    Args:
+        answer: of the model.
+        objects: what the pairs refer to, where a detector found it; None = what the answer says
+            the objects were taken for, or else the annotated segments.
     """
+    objects = answer.objects if objects is None else objects
     if answer.no_relation is None:
         probabilities = _softmax(answer.logits)
-        return RelationScores(answer.image_id, answer.pairs, probabilities, objects=answer.objects)
+        return RelationScores(answer.image_id, answer.pairs, probabilities, objects=objects)
     probabilities = _softmax(np.concatenate([answer.logits, answer.no_relation[:, None]], axis=1))
     return RelationScores(
         image_id=answer.image_id,
         pairs=answer.pairs,
         scores=np.ascontiguousarray(probabilities[:, :-1]),
         no_relation=np.ascontiguousarray(probabilities[:, -1]),
-        objects=answer.objects,
+        objects=objects,
     )
 
 

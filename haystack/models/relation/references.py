@@ -1,0 +1,230 @@
+"""A relation model by its name: a file, a folder of training, or a class of the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from haystack import files
+from haystack.errors import InputError
+from haystack.models.relation.protocol import RelationModel
+from haystack.vocabulary import Vocabulary, psg_vocabulary
+
+_MEMBERS = (("reads_images", "true or false"), ("num_predicates", "an integer"))
+
+
+@dataclass(frozen=True)
+class ModelReference:
+    """Where a relation model comes from.
+
+    Args:
+        file: a model's safetensors file, or the Python file of a plug-in; None where the plug-in
+            is imported by its module's name.
+        module: name of the plug-in's module, or "".
+        factory: name of the plug-in's class or function, or "" for a safetensors file. It is
+            called with the vocabulary and returns a ``RelationModel``.
+    """
+
+    file: Path | None
+    module: str = ""
+    factory: str = ""
+
+    @classmethod
+    def parse(cls, text: str | Path) -> ModelReference:
+        """From ``model.safetensors``, its folder, ``package.module:factory`` or ``file.py:Class``.
+
+        Raises:
+            InputError: there is no such file.
+        """
+        path = Path(text)
+        source, colon, factory = str(text).rpartition(":")
+        if not path.exists() and colon and factory.isidentifier():
+            if not source.endswith(".py"):
+                return cls(None, source, factory)
+            file = Path(source)
+            if not file.is_file():
+                raise InputError("there is no such Python file", path=file)
+            return cls(file, "", factory)
+        file = path / "model.safetensors" if path.is_dir() else path
+        if not file.is_file():
+            raise InputError(
+                "no such relation model; make one with: haystack train, or name a class of your "
+                "own as package.module:factory or file.py:Class",
+                path=file,
+            )
+        return cls(file)
+
+    def __str__(self) -> str:
+        source = self.module or str(self.file)
+        return f"{source}:{self.factory}" if self.factory else source
+
+    def load(
+        self, vocabulary: Vocabulary | None = None, device: str = "cpu"
+    ) -> tuple[RelationModel, Vocabulary]:
+        """The model, and the vocabulary that it numbers its answers by.
+
+        Args:
+            vocabulary: that the answers must follow; None = that of the file, and PSG's for a
+                plug-in.
+            device: PyTorch device; a plug-in is moved there if it is a PyTorch module.
+
+        Raises:
+            InputError: it cannot be loaded, or does not fit the vocabulary.
+        """
+        if self.factory:
+            chosen = vocabulary or psg_vocabulary()
+            model = self._make(chosen)
+            if callable(getattr(model, "to", None)):
+                model = model.to(device)
+        else:
+            from haystack.models.relation.files import load_relation_model
+
+            model = load_relation_model(cast(Path, self.file), device)
+            stored = vocabulary_of(model)
+            chosen = vocabulary or stored or psg_vocabulary()
+            if stored is not None:
+                self._compare(stored, chosen)
+        return self._checked(model, chosen), chosen
+
+    def fingerprint(self) -> str:
+        """Changes when the model's answers may have changed.
+
+        A file's checksum; for a plug-in that of its source file, and the attribute ``version`` of
+        its class or function, by which a model says that its weights are others.
+
+        Raises:
+            InputError: the plug-in cannot be imported.
+        """
+        if not self.factory:
+            return files.sha256_file(cast(Path, self.file))
+        factory = self._factory()
+        source = inspect.getsourcefile(self._import())
+        code = "" if source is None else files.sha256_file(source)
+        version = str(getattr(factory, "version", ""))
+        return files.sha256_text(files.canonical_json([self.factory, code, version]))
+
+    def _make(self, vocabulary: Vocabulary) -> Any:
+        factory = self._factory()
+        try:
+            inspect.signature(factory).bind(vocabulary)
+        except ValueError:
+            pass  # callables in C tell nothing of their arguments
+        except TypeError as error:
+            raise InputError(
+                f"it must be callable with the vocabulary as its only argument: {error}",
+                path=str(self),
+            ) from error
+        return factory(vocabulary)
+
+    def _factory(self) -> Callable[[Vocabulary], Any]:
+        module = self._import()
+        factory = getattr(module, self.factory, None)
+        if factory is None:
+            names = [name for name in vars(module) if not name.startswith("_")]
+            near = difflib.get_close_matches(self.factory, names, n=3)
+            hint = f"; nearest: {', '.join(near)}" if near else ""
+            raise InputError(
+                f"the module has no {self.factory!r}{hint}", path=self.module or self.file
+            )
+        if not callable(factory):
+            raise InputError(
+                f"expected a class or a function that makes a model, got {type(factory).__name__}",
+                path=str(self),
+            )
+        made: Callable[[Vocabulary], Any] = factory
+        return made
+
+    def _import(self) -> ModuleType:
+        if self.file is not None:
+            return _import_file(self.file)
+        if os.getcwd() not in sys.path:  # last, so that it shadows nothing
+            sys.path.append(os.getcwd())
+        try:
+            return importlib.import_module(self.module)
+        except ImportError as error:
+            raise InputError(
+                f"cannot import the module {self.module!r}: {error}; it is looked for in the "
+                "current folder and on PYTHONPATH"
+            ) from error
+
+    def _checked(self, model: object, vocabulary: Vocabulary) -> RelationModel:
+        for name, expected in _MEMBERS:
+            if not hasattr(model, name):
+                raise InputError(
+                    f"a relation model needs the attribute {name!r} ({expected}), and "
+                    f"{type(model).__name__} has none",
+                    path=str(self),
+                )
+            value = getattr(model, name)
+            if not isinstance(value, int) or isinstance(value, bool) != (name == "reads_images"):
+                raise InputError(f"expected {name} to be {expected}, got {value!r}", path=str(self))
+        if not callable(getattr(model, "predict", None)):
+            raise InputError(
+                "a relation model needs the method predict(scenes), and "
+                f"{type(model).__name__} has none",
+                path=str(self),
+            )
+        checked = cast(RelationModel, model)
+        if checked.num_predicates != vocabulary.num_predicates:
+            raise InputError(
+                f"the model has {checked.num_predicates} predicates, the annotations have "
+                f"{vocabulary.num_predicates}; use a model made for this vocabulary",
+                path=str(self),
+            )
+        return checked
+
+    def _compare(self, stored: Vocabulary, wanted: Vocabulary) -> None:
+        for name in ("predicate_classes", "object_classes"):
+            ours, theirs = getattr(stored, name), getattr(wanted, name)
+            if len(ours) == len(theirs) and ours != theirs:
+                number = next(i for i, one in enumerate(ours) if one != theirs[i])
+                raise InputError(
+                    f"the model numbers the {name} differently: number {number} is "
+                    f"{ours[number]!r} in the model and {theirs[number]!r} in the annotations",
+                    path=str(self),
+                )
+
+
+def vocabulary_of(model: object) -> Vocabulary | None:
+    """The vocabulary that a model carries, also inside a filter; None where it has none."""
+    inner = getattr(model, "model", None)
+    found = getattr(model, "vocabulary", None) or getattr(inner, "vocabulary", None)
+    return found if isinstance(found, Vocabulary) else None
+
+
+def absolute_reference(text: str) -> str:
+    """A reference that holds in any current folder; names of modules stay names."""
+    source, colon, factory = text.rpartition(":")
+    if colon and factory.isidentifier() and not os.path.exists(text):
+        return f"{os.path.abspath(source)}:{factory}" if source.endswith(".py") else text
+    return os.path.abspath(text)
+
+
+def _import_file(file: Path) -> ModuleType:
+    place = file.resolve()
+    name = f"haystack_plugin_{files.sha256_text(str(place))[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, place)
+    if spec is None or spec.loader is None:
+        raise InputError("not a Python file that can be imported", path=file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look their module up
+    sys.path.append(str(place.parent))  # modules beside the file
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, (ImportError, SyntaxError)):
+            raise InputError(f"cannot import it: {error}", path=file) from error
+        raise
+    return module
