@@ -31,7 +31,8 @@ ALLOWED = {
     "metrics": FUNCTIONAL,
     "evaluation": IO | METRICS,
     "models": IO | METRICS,
-    "pipeline": MODELS | {"executors"},  # its jobs keep the executors' contract
+    "drawing": DATA,
+    "pipeline": MODELS | {"executors", "drawing"},  # its jobs keep the executors' contract
     "training": MODELS,
     "executors": BASE,
     "annotate": BASE,
