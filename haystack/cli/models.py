@@ -1,4 +1,4 @@
-"""Verbs around models: ``train``, ``predict``, ``evaluate`` and ``compare``."""
+"""Verbs around models: ``train``, ``evaluate`` and ``compare``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack.cli.outcome import Outcome
-from haystack.errors import InputError
 
 if TYPE_CHECKING:
     from haystack.training.config import TrainConfig
@@ -43,21 +42,6 @@ def add_verbs(verbs: Any) -> None:
         "how much of each batch they are",
     )
     train.set_defaults(run=_train, takes_name=True)
-
-    predict = verbs.add_parser(
-        "predict", help="score the annotated objects of a data set", description=_predict.__doc__
-    )
-    predict.add_argument("annotations", help="PSG or Haystack JSON, or 'psg-mini'")
-    predict.add_argument("--model", required=True, help="a model.safetensors, or its folder")
-    predict.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        help="prediction file: .parquet, or .npy as the authors' tools write it",
-    )
-    predict.add_argument("--split", choices=("train", "test", "all"), default="all")
-    predict.add_argument("--device", default="cpu")
-    predict.set_defaults(run=_predict)
 
     evaluate = verbs.add_parser(
         "evaluate", help="grade predictions against annotations", description=_evaluate.__doc__
@@ -210,27 +194,6 @@ def _count(config: FrequencyConfig, out: Path) -> Outcome:
         f"counted the predicates of {images} images; wrote {model}",
         {"model": model, "images": images},
     )
-
-
-def _predict(args: argparse.Namespace) -> Outcome:
-    """Score every ordered pair of the annotated objects of each image (PredCls)."""
-    from haystack.io import read_psg
-    from haystack.io.haystack_npy import write_haystack_npy
-    from haystack.io.prediction_parquet import write_prediction_parquet
-    from haystack.models.relation.predict import predict_dataset
-    from haystack.models.relation.references import ModelReference
-
-    if args.out.suffix not in (".parquet", ".npy"):
-        raise InputError("expected a name that ends in .parquet or .npy", path=args.out)
-    dataset = read_psg(args.annotations)
-    model, _ = ModelReference.parse(args.model).load(dataset.vocabulary, args.device)
-    predictions = predict_dataset(model, dataset, args.split)
-    if args.out.suffix == ".npy":
-        write_haystack_npy(predictions, args.out)
-    else:
-        write_prediction_parquet(predictions, args.out, dataset.vocabulary.predicate_classes)
-    count = len(dataset.split(args.split))
-    return Outcome(f"wrote {count} images to {args.out}", {"out": args.out, "images": count})
 
 
 def _evaluate(args: argparse.Namespace) -> Outcome:

@@ -20,7 +20,10 @@ from haystack.cli.outcome import BAD_INPUT, FAILURE, Outcome
 from haystack.errors import HaystackError
 
 # Modules that declare verbs; each has ``add_verbs(verbs)``. They import nothing heavy.
-_MODULES = ("demo", "stages", "annotate", "annotations", "models", "checkpoints", "doctor")
+_MODULES = (
+    *("demo", "stages", "annotate", "annotations"),
+    *("models", "predict", "checkpoints", "doctor"),
+)
 
 
 class _Parser(argparse.ArgumentParser):

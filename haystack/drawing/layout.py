@@ -195,7 +195,7 @@ def _separated(places: Floats, sizes: Floats, gaps: Floats, bounds: Box) -> Floa
     for _ in range(80):
         way = places[:, None] - places[None]
         missing = need - np.abs(way)
-        hit = (missing > 0).all(2)
+        hit = np.asarray((missing > 0).all(2))
         np.fill_diagonal(hit, False)
         if not hit.any():
             break
@@ -217,7 +217,8 @@ def _cost(places: Floats, sizes: Floats, edges: Sequence[Edge]) -> float:
     curves = [edge_curve(places[edge.begin], places[edge.end], edge.bend) for edge in edges]
     through = crossings = 0
     for edge, curve in zip(edges, curves, strict=True):
-        near = (np.abs(curve[:, None] - places[None]) < sizes / 2 + 8).all(2).any(0)
+        inside = np.all(np.abs(curve[:, None] - places[None]) < sizes / 2 + 8, axis=2)
+        near = np.any(inside, axis=0)
         near[[edge.begin, edge.end]] = False
         through += int(near.sum())
     for i, one in enumerate(edges):

@@ -25,7 +25,7 @@ from haystack.drawing.palette import (
     ink_on,
 )
 from haystack.drawing.placement import Box, deepest_point, place_labels, shared_area
-from haystack.errors import InputError, MissingDependencyError
+from haystack.errors import InputError
 
 PictureKind = Literal["png", "svg"]
 PICTURE_KINDS: tuple[PictureKind, ...] = get_args(PictureKind)
@@ -82,7 +82,6 @@ def draw_scene(drawing: SceneDrawing, *, kind: PictureKind = "png") -> bytes:
 
     Raises:
         InputError: an unknown kind, or names and boxes are not of the same number.
-        MissingDependencyError: matplotlib is not installed.
     """
     if kind not in PICTURE_KINDS:
         raise InputError(f"expected a picture of kind {' or '.join(PICTURE_KINDS)}, got {kind!r}")
@@ -459,16 +458,12 @@ def _points(pixels: float) -> float:
 
 @contextmanager
 def _canvas(size: tuple[int, int]) -> Iterator[_Canvas]:
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError(
-            "matplotlib", purpose="drawing scene graphs", extra="pictures"
-        ) from error
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     # A user's own style must not reach the pictures; the salt makes ids in SVGs repeatable.
-    settings = {**_plain(matplotlib), "svg.hashsalt": "haystack"}
+    settings: Any = {**_plain(matplotlib), "svg.hashsalt": "haystack"}
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=(size[0] / _DPI, size[1] / _DPI), dpi=_DPI, facecolor="white")
         FigureCanvasAgg(figure)

@@ -6,10 +6,11 @@ An **image key** names one image inside its source: the path relative to the fol
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 import tarfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -162,6 +163,38 @@ def open_source(path: str | Path, *, shard_size: int = 1000) -> ImageSource:
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
         raise InputError(f"no images ({suffixes}) and no .tar shards in this folder", path=root)
     return FolderSource(root, images, shard_size)
+
+
+def open_pictures(paths: Sequence[str | Path]) -> tuple[ImageSource, Path | None]:
+    """The images that a user names: one folder or tar, or pictures one by one.
+
+    Args:
+        paths: a folder, a ``.tar``, picture files, or a quoted pattern such as ``'*.jpg'``.
+
+    Returns:
+        The source, and the folder that its image keys are relative to; None for tars.
+
+    Raises:
+        InputError: nothing there, or folders and files mixed.
+    """
+    found: list[Path] = []
+    for path in paths:
+        there = Path(path).exists()
+        matches = [] if there else sorted(glob.glob(str(path), recursive=True))
+        found += map(Path, matches or [str(path)])
+    if len(found) == 1 and (found[0].is_dir() or found[0].suffix == ".tar"):
+        source = open_source(found[0])
+        return source, found[0] if isinstance(source, FolderSource) else None
+    for file in found:
+        if not file.is_file():
+            what = "give one folder at a time" if file.is_dir() else "no such picture"
+            raise InputError(f"expected picture files; {what}", path=file)
+        if file.suffix.lower() not in IMAGE_SUFFIXES:
+            suffixes = " ".join(sorted(IMAGE_SUFFIXES))
+            raise InputError(f"expected a picture ({suffixes})", path=file)
+    places = sorted({Path(os.path.abspath(file)) for file in found})
+    root = Path(os.path.commonpath([place.parent for place in places]))
+    return FolderSource(root, places, len(places)), root
 
 
 class FolderSource:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import PurePosixPath
@@ -17,9 +17,14 @@ from PIL import Image
 from haystack import files
 from haystack.errors import InputError
 from haystack.io.images import decode_image
-from haystack.io.panoptic_png import IdMap, encode_panoptic_png, read_panoptic_png
+from haystack.io.panoptic_png import (
+    IdMap,
+    encode_panoptic_png,
+    read_panoptic_png,
+    segment_geometry,
+)
 from haystack.pipeline.tables import SegmentedImage
-from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment
+from haystack.scene_graph import MaskRuns, SceneGraph, SceneGraphDataset, Segment
 from haystack.vocabulary import Vocabulary
 
 _Item = TypeVar("_Item")
@@ -31,15 +36,17 @@ class Segmentation:
 
     Args:
         image_id: the image's id in annotations.
-        id_map: int32 [H, W], segment id of every pixel, 0 = void.
-        segments: every one of them is in ``id_map``.
+        id_map: int32 [H, W], segment id of every pixel, 0 = void; None where only boxes are known.
+        segments: every one of them is in ``id_map``, unless others of ``masks`` hide it.
         faulty: positions of segments whose mask or class is known wrong, ascending.
+        masks: the masks as a detector found them, where they may overlap; None = as ``id_map``.
     """
 
     image_id: str
-    id_map: IdMap
+    id_map: IdMap | None
     segments: tuple[Segment, ...]
     faulty: tuple[int, ...] = ()
+    masks: MaskRuns | None = None
 
 
 class Segmenter(Protocol):
@@ -136,7 +143,8 @@ class PrecomputedSegmenter:
         id_map = read_panoptic_png(
             self._dataset.path_of(graph.pan_seg_file_name), size=(graph.height, graph.width)
         )
-        return Segmentation(graph.image_id, id_map, graph.segments, self._faulty(graph))
+        segments = complete(graph.segments, id_map)
+        return Segmentation(graph.image_id, id_map, segments, self._faulty(graph))
 
     def _faulty(self, graph: SceneGraph) -> tuple[int, ...]:
         return tuple(sorted(self._dataset.faulty_segments.get(graph.image_id, ())))
@@ -222,7 +230,7 @@ def segment_images(
             continue
         try:
             result = segmenter.segment(key, image)
-            _check(result, image, vocabulary)
+            id_map = check_segmentation(result, (image.height, image.width), vocabulary)
             if taken.setdefault(result.image_id, key) != key:
                 raise InputError(_shared_record(result.image_id, taken[result.image_id]))
         except InputError as error:
@@ -233,30 +241,66 @@ def segment_images(
             image_id=result.image_id,
             height=image.height,
             width=image.width,
-            panoptic=encode_panoptic_png(result.id_map),
+            panoptic=encode_panoptic_png(id_map),
             segments=result.segments,
             faulty=result.faulty,
         )
 
 
-def _check(result: Segmentation, image: Image.Image, vocabulary: Vocabulary) -> None:
+def check_segmentation(
+    result: Segmentation, size: tuple[int, int], vocabulary: Vocabulary
+) -> IdMap:
+    """The id map of a segmentation, once size, ids and classes are found to fit.
+
+    Raises:
+        InputError: they do not, or there is no map.
+    """
     where = f"image {result.image_id}"
-    if result.id_map.shape != (image.height, image.width):
+    check_classes(result.segments, vocabulary, where)
+    if result.id_map is None:
+        raise InputError("expected masks, got boxes alone", record=where)
+    if result.id_map.shape != size:
         height, width = result.id_map.shape
         raise InputError(
-            f"expected masks of {image.width}x{image.height} pixels, got {width}x{height}",
+            f"expected masks of {size[1]}x{size[0]} pixels, got {width}x{height}",
             record=where,
         )
     present = set(np.unique(result.id_map).tolist())
     for position, segment in enumerate(result.segments):
-        if segment.id not in present:
+        if segment.id not in present and result.masks is None:
             raise InputError(
                 f"segment {position} has the id {segment.id}, which the panoptic PNG does not hold",
                 record=where,
             )
+    return result.id_map
+
+
+def check_classes(segments: Sequence[Segment], vocabulary: Vocabulary, where: str) -> None:
+    """Raise ``InputError`` where a segment's class is not one of the vocabulary's."""
+    for position, segment in enumerate(segments):
         if not 0 <= segment.category < vocabulary.num_objects:
             raise InputError(
                 f"segment {position} has the unknown category {segment.category}; the vocabulary "
                 f"has classes 0..{vocabulary.num_objects - 1}",
                 record=where,
             )
+
+
+def complete(segments: tuple[Segment, ...], id_map: IdMap) -> tuple[Segment, ...]:
+    """Segments with the box and area of their mask, where a file left them out (zero)."""
+    if all(segment.area and segment.box[2] > segment.box[0] for segment in segments):
+        return segments
+    found = segment_geometry(id_map)
+    rows = {int(number): row for row, number in enumerate(found.ids)}
+    return tuple(
+        replace(
+            segment,
+            area=segment.area or int(found.areas[rows[segment.id]]),
+            box=segment.box
+            if segment.box[2] > segment.box[0]
+            else tuple(found.boxes[rows[segment.id]].tolist()),
+        )
+        if segment.id in rows
+        else segment
+        for segment in segments
+    )

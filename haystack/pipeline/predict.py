@@ -1,0 +1,200 @@
+"""Scene graphs of pictures: segments in, relation scores out, image by image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from haystack.errors import InputError
+from haystack.io.images import Content, decode_image
+from haystack.models.relation.answers import ask
+from haystack.models.relation.inputs import SceneInput
+from haystack.models.relation.predict import relation_scores
+from haystack.models.relation.protocol import RelationModel
+from haystack.pipeline.segment import (
+    Segmentation,
+    Segmenter,
+    check_classes,
+    check_segmentation,
+)
+from haystack.scene_graph import (
+    NO_OBJECT,
+    MaskRuns,
+    PredictedObjects,
+    RelationScores,
+    Triplets,
+)
+from haystack.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class PredictedImage:
+    """A picture with its segments and the scores of its pairs.
+
+    Args:
+        image_key: the image in its source.
+        picture: uint8 [H, W, 3], RGB.
+        segmentation: its segments.
+        numbers: int32 [H, W], position of the segment of each pixel, -1 = none; None where only
+            boxes are known.
+        scores: of all ordered pairs of segments.
+    """
+
+    image_key: str
+    picture: npt.NDArray[np.uint8]
+    segmentation: Segmentation
+    numbers: npt.NDArray[np.int32] | None
+    scores: RelationScores
+
+
+def predict_images(
+    images: Iterable[tuple[str, Content]],
+    segmenter: Segmenter,
+    model: RelationModel,
+    vocabulary: Vocabulary,
+    *,
+    set_aside: Callable[[str, str], None],
+    as_objects: bool = True,
+    batch_size: int = 8,
+) -> Iterator[PredictedImage]:
+    """Score every ordered pair of segments of every image.
+
+    ``batch_size`` images are in memory at a time.
+
+    Args:
+        images: image key and encoded bytes, or why there are none.
+        segmenter: gives the segments.
+        model: the relation model.
+        vocabulary: numbers the classes.
+        set_aside: called with image key and reason for every image that cannot be used.
+        as_objects: whether the segments are part of the prediction (SGDet); False where they are
+            those of the annotations, to which pairs then refer (PredCls).
+        batch_size: images handed to the model at once.
+
+    Raises:
+        HaystackError: the model does not answer what it was asked.
+    """
+    ready = _segmented(images, segmenter, vocabulary, set_aside)
+    while batch := list(islice(ready, batch_size)):
+        answers = ask(model, [_scene(*image, with_image=model.reads_images) for image in batch])
+        for (key, picture, segmentation), answer in zip(batch, answers, strict=True):
+            numbers = _numbers(segmentation)
+            objects = _objects(segmentation, numbers) if as_objects else None
+            scores = relation_scores(answer, objects)
+            yield PredictedImage(key, picture, segmentation, numbers, scores)
+
+
+def best_triplets(
+    scores: RelationScores, count: int, *, min_score: float = 0.0
+) -> tuple[Triplets, npt.NDArray[np.float32]]:
+    """The most certain triplets of an image, each ordered pair with its best predicate.
+
+    Where the objects have scores, a triplet's score is the product of its three parts, as in SGDet.
+
+    Args:
+        scores: probabilities.
+        count: how many triplets at most.
+        min_score: leave out those below.
+
+    Returns:
+        int64 [K, 3], rows (subject, object, predicate), highest score first, ties by row; and
+        their scores, float32 [K].
+    """
+    if not len(scores.pairs):
+        return np.empty((0, 3), dtype=np.int64), np.empty(0, dtype=np.float32)
+    predicate = scores.scores.argmax(axis=1)
+    value = scores.scores.max(axis=1)
+    if scores.objects is not None and scores.objects.scores is not None:
+        value = value * scores.objects.scores[scores.pairs].prod(axis=1)
+    order = np.argsort(-value, kind="stable")[:count]
+    order = order[value[order] >= min_score]
+    rows = np.concatenate([scores.pairs[order], predicate[order, None]], axis=1)
+    return rows.astype(np.int64), value[order].astype(np.float32)
+
+
+_Segmented = tuple[str, npt.NDArray[np.uint8], Segmentation]
+
+
+def _segmented(
+    images: Iterable[tuple[str, Content]],
+    segmenter: Segmenter,
+    vocabulary: Vocabulary,
+    set_aside: Callable[[str, str], None],
+) -> Iterator[_Segmented]:
+    taken: dict[str, str] = {}
+    for key, content in images:
+        try:
+            if isinstance(content, InputError):
+                raise content
+            image = decode_image(content, key)
+        except InputError as error:
+            set_aside(key, error.message)
+            continue
+        try:
+            result = segmenter.segment(key, image)
+            if result.id_map is None:
+                check_classes(result.segments, vocabulary, f"image {result.image_id}")
+            else:
+                check_segmentation(result, (image.height, image.width), vocabulary)
+            other = taken.setdefault(result.image_id, key)
+            if other != key:
+                raise InputError(f"its image id {result.image_id} is that of {other} too")
+        except InputError as error:
+            set_aside(key, str(error))
+            continue
+        yield key, np.asarray(image), result
+
+
+def _scene(
+    key: str, picture: npt.NDArray[np.uint8], segmentation: Segmentation, *, with_image: bool
+) -> SceneInput:
+    segments = segmentation.segments
+    return SceneInput(
+        image_id=segmentation.image_id,
+        height=picture.shape[0],
+        width=picture.shape[1],
+        labels=np.array([segment.category for segment in segments], dtype=np.int64),
+        boxes=boxes_of(segmentation),
+        id_map=segmentation.id_map,
+        segment_ids=np.array([segment.id for segment in segments], dtype=np.int64),
+        image=picture if with_image else None,
+    )
+
+
+def boxes_of(segmentation: Segmentation) -> npt.NDArray[np.float32]:
+    """Boxes x1, y1, x2, y2 of the segments, float32 [N, 4]."""
+    boxes = [segment.box for segment in segmentation.segments]
+    return np.array(boxes, dtype=np.float32).reshape(-1, 4)
+
+
+def _numbers(segmentation: Segmentation) -> npt.NDArray[np.int32] | None:
+    if segmentation.id_map is None:
+        return None
+    ids = np.array([segment.id for segment in segmentation.segments], dtype=np.int64)
+    if not len(ids):
+        return np.full(segmentation.id_map.shape, NO_OBJECT, dtype=np.int32)
+    order = np.argsort(ids)
+    place = np.searchsorted(ids[order], segmentation.id_map).clip(max=len(ids) - 1)
+    found = ids[order][place] == segmentation.id_map
+    return np.where(found, order[place], NO_OBJECT).astype(np.int32)
+
+
+def _objects(segmentation: Segmentation, numbers: npt.NDArray[np.int32] | None) -> PredictedObjects:
+    segments = segmentation.segments
+    masks = segmentation.masks
+    if masks is None and numbers is not None:
+        masks = MaskRuns.from_id_map(numbers, len(segments))
+    scores = [segment.score for segment in segments]
+    known = [score for score in scores if score is not None]
+    # A file may score its things and not its stuff, as detectron2's do: those count as certain.
+    filled = [1.0 if score is None else score for score in scores]
+    return PredictedObjects(
+        labels=np.array([segment.category for segment in segments], dtype=np.int64),
+        scores=np.array(filled, dtype=np.float32) if known else None,
+        boxes=boxes_of(segmentation),
+        masks=masks,
+    )
