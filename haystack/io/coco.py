@@ -164,7 +164,7 @@ def decode_masks(masks: Iterable[Any], height: int, width: int) -> MaskRuns:
                 runs = coco.frPyObjects(code, height, width)
             runs = coco.merge(runs) if isinstance(runs, list) else runs
             return coco.decode(runs).astype(np.bool_)
-        except (TypeError, ValueError, KeyError, IndexError) as error:
+        except Exception as error:  # pycocotools raises no other kind
             raise InputError(f"not a run-length code or polygons of COCO's: {error}") from error
 
     return MaskRuns.from_masks((dense(code) for code in masks), height, width)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from haystack.errors import InputError
-from haystack.io.images import decode_image, open_source
+from haystack.io.images import decode_image, open_pictures, open_source
 
 
 def jpeg(colour):
@@ -288,3 +288,41 @@ def test_values_without_a_scale_are_refused(dtype, mode):
         InputError, match=rf"x\.tif: the image's values are of Pillow's mode '{mode}'"
     ):
         decode_image(stream.getvalue(), "x.tif")
+
+
+def test_pictures_are_named_one_by_one_or_by_a_pattern(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    for name in ("b.jpg", "a.jpg", "sub/c.png"):
+        (tmp_path / name).write_bytes(jpeg("red"))
+    monkeypatch.chdir(tmp_path)
+    source, root = open_pictures(["b.jpg", "sub/c.png", "b.jpg"])
+    assert root == tmp_path
+    assert list(source.keys()) == ["b.jpg", "sub/c.png"]
+    source, root = open_pictures(["*.jpg"])
+    assert list(source.keys()) == ["a.jpg", "b.jpg"]
+    source, root = open_pictures(["sub/c.png"])
+    assert (root, list(source.keys())) == (tmp_path / "sub", ["c.png"])
+    source, root = open_pictures(["."])
+    assert (len(source.keys()), str(root)) == (3, ".")
+    make_tar(tmp_path / "x.tar", {"t.jpg": jpeg("red")})
+    source, root = open_pictures(["x.tar"])
+    assert root is None
+    assert [key for key, _ in source.iterate("x")] == ["x/t.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (["none.jpg"], "none.jpg: expected picture files; no such picture"),
+        (["no*.jpg"], "no such picture"),
+        (["a.jpg", "sub"], "sub: expected picture files; give one folder at a time"),
+        (["notes.txt"], "notes.txt: expected a picture"),
+    ],
+)
+def test_what_is_no_picture_is_refused(tmp_path, monkeypatch, paths, words):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.jpg").write_bytes(jpeg("red"))
+    (tmp_path / "notes.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=words.replace("*", "[*]")):
+        open_pictures(paths)

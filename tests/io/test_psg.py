@@ -1,5 +1,6 @@
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 
 from haystack.errors import InputError
 from haystack.io import find_annotations, read_psg, write_psg
+from haystack.io.psg_writer import PsgWriter
+from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment
 from haystack.vocabulary import psg_vocabulary
 
 VOCABULARY = psg_vocabulary()
@@ -260,3 +263,40 @@ def test_a_real_psg_record_is_read(tmp_path):
     assert ("fence-merged", "in front of", "tree-merged") in triples
     assert len(triples) == 6
     assert graph.extra["coco_image_id"] == "417720"
+
+
+def test_scores_of_segments_are_kept(tmp_path):
+    segments = (Segment(1, 0, 4, (0, 0, 2, 2), score=0.25), Segment(2, 1, 4, (0, 0, 2, 2)))
+    graph = SceneGraph("a", 4, 4, "a.jpg", None, segments)
+    write_psg(SceneGraphDataset(psg_vocabulary(), (graph,)), tmp_path / "a.json")
+    assert read_psg(tmp_path / "a.json").graphs[0].segments == segments
+    content = json.loads((tmp_path / "a.json").read_text())
+    content["data"][0]["segments_info"][0]["score"] = "sure"
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="segment 0: expected a score as a number, got 'sure'"):
+        read_psg(tmp_path / "a.json")
+
+
+def test_records_are_written_one_by_one_and_all_or_nothing(tmp_path):
+    graphs = read_psg("psg-mini").graphs[:3]
+    with PsgWriter(tmp_path / "a.json", psg_vocabulary(), test_image_ids=("x",)) as writer:
+        for graph in graphs:
+            writer.add(graph)
+            assert not (tmp_path / "a.json").exists()
+    write_psg(SceneGraphDataset(psg_vocabulary(), graphs, ("x",)), tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    before = (tmp_path / "a.json").read_bytes()
+    with (
+        pytest.raises(InputError, match="not a plain integer"),
+        PsgWriter(tmp_path / "a.json", psg_vocabulary(), integer_ids=True) as writer,
+    ):
+        writer.add(replace(graphs[0], image_id="text"))
+    with (
+        pytest.raises(InputError, match="not a plain integer"),
+        PsgWriter(
+            tmp_path / "a.json", psg_vocabulary(), test_image_ids=("x",), integer_ids=True
+        ) as writer,
+    ):
+        pass
+    assert (tmp_path / "a.json").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
