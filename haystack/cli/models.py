@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack.cli.outcome import Outcome
+from haystack.errors import InputError
 
 if TYPE_CHECKING:
     from haystack.training.config import TrainConfig
