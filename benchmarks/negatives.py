@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -32,6 +32,7 @@ import torch
 from haystack.cli.configs import find_config
 from haystack.config import load_config
 from haystack.evaluation.evaluator import measure, prepare
+from haystack.evaluation.report import without_nan
 from haystack.evaluation.uncertainty import ResampledMetrics, resample
 from haystack.io import read_psg
 from haystack.metrics.functional.bootstrap import percentile_interval
@@ -54,7 +55,8 @@ class Difference:
         head, way, arm, metric: of what.
         value: mean over the seeds.
         difference: the same, minus that of positives alone.
-        low, high: where the difference lies with 95 % confidence, over images.
+        low, high: where the difference lies with 95 % confidence, over images; NaN where all
+            resamples agree.
         spread: standard deviation of the difference over the seeds.
         raised: seeds in which the value is higher.
     """
@@ -84,7 +86,7 @@ def main() -> None:
     print(as_table(rows, options.seeds), file=sys.stderr)
     print(f"{time.process_time() - started:.0f} s of CPU time", file=sys.stderr)
     if options.json:
-        print(json.dumps([row.__dict__ for row in rows]))
+        print(json.dumps(without_nan([asdict(row) for row in rows])))
 
 
 def study(

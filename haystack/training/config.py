@@ -80,6 +80,8 @@ class TrainConfig:
             their number.
         init: path of a model to start from (retraining), or null. Its architecture replaces
             ``model``.
+        init_trunk: a detector's or a classifier's checkpoint whose trunk fills that of a new model
+            with ``features: visual``; null = random, which a warning says.
         seed: of weights, order of images, flips and dropout.
         device: PyTorch device; under ``torchrun``, ``cuda`` is each process's own.
         threads: CPU threads of PyTorch during the run. Sums depend on their number, so that it is
@@ -121,6 +123,7 @@ class TrainConfig:
     mix: list[str] = field(default_factory=list)
     mix_share: float | None = None
     init: str | None = None
+    init_trunk: str | None = None
     seed: int = 0
     device: str = "cpu"
     threads: int = 1
@@ -166,6 +169,8 @@ class TrainConfig:
                 raise InputError(f"expected {name} in 0..1, below 1, got {getattr(self, name)}")
         if self.mix_share is not None and not 0 < self.mix_share < 1:
             raise InputError(f"expected mix_share between 0 and 1, got {self.mix_share}")
+        if self.init_trunk is not None and self.init is None and self.model.features != "visual":
+            raise InputError("init_trunk fills the trunk of model.features=visual, got geometry")
         if self.epochs is not None and not self.epochs > 0:
             raise InputError(f"expected positive epochs, got {self.epochs}")
         if not self.clip_norm > 0:

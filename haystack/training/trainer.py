@@ -15,6 +15,8 @@ import torch
 
 from haystack import files
 from haystack.errors import InputError
+from haystack.models.checkpoints.trunk import load_trunk
+from haystack.models.relation.features.visual import VisualFeatures
 from haystack.models.relation.files import load_relation_network
 from haystack.models.relation.network import RelationNetwork
 from haystack.models.relation.protocol import TrainableRelationModel
@@ -154,8 +156,9 @@ def _open(
     folder: RunFolder, config: TrainConfig, images: TrainingImages, processes: Processes
 ) -> None:
     fingerprint = images.fingerprint()
-    if config.init is not None:
-        fingerprint = files.sha256_text(fingerprint + files.sha256_file(config.init))
+    for start in (config.init, config.init_trunk):
+        if start is not None:
+            fingerprint = files.sha256_text(fingerprint + _hash(start))
     data = {
         "fingerprint": fingerprint,
         "images": [len(group) for group in images.groups],
@@ -163,6 +166,13 @@ def _open(
         "held_out": [image.graph.image_id for image in images.held_out],
     }
     processes.ask_first(lambda: folder.open(config, data))
+
+
+def _hash(start: str) -> str:
+    try:
+        return files.sha256_file(start)
+    except OSError as error:
+        raise InputError(f"cannot read the weights to start from: {error}", path=start) from error
 
 
 def _finished(
@@ -188,7 +198,10 @@ def _finished(
 
 def _start_model(config: TrainConfig, vocabulary: Vocabulary) -> RelationNetwork:
     if config.init is None:
-        return RelationNetwork(config.model, vocabulary)
+        network = RelationNetwork(config.model, vocabulary)
+        if isinstance(network.features, VisualFeatures):
+            load_trunk(network.features.trunk, config.init_trunk)
+        return network
     model = load_relation_network(config.init)
     for name in ("object_classes", "predicate_classes"):
         if getattr(model.vocabulary, name) != getattr(vocabulary, name):

@@ -8,7 +8,10 @@ import pytest
 
 from haystack.cli.configs import find_config
 from haystack.config import load_config
+from haystack.errors import InputError
+from haystack.io import read_psg
 from haystack.models.relation.config import HEADS
+from haystack.models.relation.features.visual import VisualFeatures
 from haystack.training.config import TrainConfig
 from haystack.training.trainer import train
 
@@ -24,6 +27,9 @@ def test_every_configuration_is_valid_and_named_after_its_head(path):
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_has_its_configurations(head):
     assert (FOLDER / f"{head}_psg_mini.yaml").is_file()
+    paper = load_config(TrainConfig(), FOLDER / f"{head}_psg.yaml")
+    assert paper.model.features == "visual"
+    assert paper.learning_rate == (0.001 if head == "imp" else 0.03)
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +45,50 @@ def test_every_head_trains_on_psg_mini(head, precision, cache):
     config = load_config(TrainConfig(), file, settings)
     losses = [row["relation"] for row in train(replace(config, precision=precision)).metrics]
     assert sum(losses[-4:]) < 0.95 * sum(losses[:4])
+
+
+def test_pictures_are_encoded_once_for_all_runs(cache, monkeypatch, caplog):
+    """The paper's recipe in small; bf16, because the cache serves every precision."""
+    settings = [
+        "device=cpu",
+        "epochs=2",
+        "batch_size=4",
+        "flip=false",
+        "validation_fraction=0",
+        "warmup_steps=2",
+        "model.long_side=96",
+        "model.short_side=64",
+        "model.roi_dim=32",
+        "model.hidden_dim=32",
+        "model.pooling_dim=32",
+        "model.norm_momentum=0.1",
+        "workers=0",
+        "log_every=1",
+    ]
+    config = load_config(TrainConfig(), FOLDER / "motifs_psg.yaml", settings)
+    mini = read_psg("psg-mini")
+    few = replace(mini, graphs=mini.split("train")[:4])
+    plain = train(config, few)
+    assert "the trunk has random weights" in caplog.text
+    config = replace(config, cache=str(cache))
+    kept = train(config, few)
+    for ours, theirs in zip(kept.metrics, plain.metrics, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+
+    other = replace(config, model=replace(config.model, long_side=80))
+    monkeypatch.setattr(VisualFeatures, "encode", lambda *_: pytest.fail("encoded again"))
+    again = train(config, few)
+    assert again.metrics == kept.metrics
+    half = train(replace(config, precision="bf16"), few)
+    assert half.metrics[0]["loss"] == pytest.approx(kept.metrics[0]["loss"], rel=0.05)
+    with pytest.raises(pytest.fail.Exception):
+        train(other, few)
+
+
+def test_a_trunk_for_features_without_one_is_refused(tmp_path):
+    with pytest.raises(InputError, match="init_trunk fills the trunk"):
+        TrainConfig(init_trunk="r50.pth")
+    config = load_config(TrainConfig(), FOLDER / "imp_psg.yaml", ["device=cpu"])
+    config = replace(config, annotations="psg-mini", init_trunk=str(tmp_path / "gone.pth"))
+    with pytest.raises(InputError, match=r"gone\.pth"):
+        train(config, out=tmp_path / "out")

@@ -110,6 +110,10 @@ class VisualFeatures(FeatureSource):
             table[some] = cut(first[some], second[some]).to(self.compact_dtype)
         return EncodedScene(encoded.scene, {_REGIONS: table})
 
+    def encoding_settings(self) -> dict[str, object]:
+        """The size of the resized pictures, and the type of a cache's regions."""
+        return {"sides": self.sides, "compact_dtype": str(self.compact_dtype)}
+
     def forward(self, batch: SceneBatch, encoded: Sequence[EncodedScene]) -> tuple[Tensor, Tensor]:
         """See ``FeatureSource``; ``batch.pairs`` may be any pairs inside the images."""
         regions = self._regions(batch, encoded)
