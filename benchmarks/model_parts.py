@@ -21,7 +21,12 @@ from haystack.models.relation.heads.base import HeadOutput
 from haystack.models.relation.heads.trees import build_trees
 
 _TOLERANCE = 1e-5
-_LIMITS = {30: 64.0, 200: 768.0}
+_LIMITS = {
+    ("geometry", 30): 64.0,
+    ("geometry", 200): 512.0,
+    ("visual", 30): 512.0,
+    ("visual", 200): 512.0,
+}
 """MiB that scoring one image of so many objects may take beside the model."""
 
 
@@ -35,6 +40,8 @@ class Sizes:
         predicates: of PSG.
         width: of features; OpenPSG's, and the other widths are in proportion.
         few, many: objects of the images whose scoring is watched for memory.
+        train_images: photographs that a model which reads pictures is trained on.
+        short_side: of the pictures that visual features read, in pixels; OpenPSG's.
         repeat: the fastest of so many runs counts.
     """
 
@@ -44,6 +51,8 @@ class Sizes:
     width: int = 1024
     few: int = 30
     many: int = 200
+    train_images: int = 4
+    short_side: int = 800
     repeat: int = 5
 
 
@@ -74,21 +83,20 @@ def memory(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
     """Peak memory of scoring one image, each in a process of its own."""
     del peers
     rows = []
-    for objects in (sizes.few, sizes.many):
-        extra = [f"--objects={objects}", f"--width={sizes.width}"]
-        found = run_driver("score_memory", scratch, *extra, repeat=0)
-        what = f"score {objects * (objects - 1)} pairs of {objects} objects, geometry"
-        note = (
-            f"above the {found['before_mib']:.0f} MiB of the process with its model; peak of both "
-            f"{found['peak_mib']:.0f} MiB"
-        )
-        extra_mib = found["peak_mib"] - found["before_mib"]
-        limit = _LIMITS.get(objects)
-        rows.append(
-            Row("memory", what, extra_mib, "MiB", note=note)
-            if limit is None
-            else at_most("memory", what, extra_mib, "MiB", limit, note=note)
-        )
+    for features in ("geometry", "visual"):
+        for objects in (sizes.few, sizes.many):
+            extra = [f"--objects={objects}", f"--width={sizes.width}", f"--features={features}"]
+            extra.append(f"--short-side={sizes.short_side}")
+            found = run_driver("score_memory", scratch, *extra, repeat=0)
+            what = f"score {objects * (objects - 1)} pairs of {objects} objects, {features}"
+            note = f"above the {found['before_mib']:.0f} MiB of the process with its model"
+            peak = found["peak_mib"] - found["before_mib"]
+            limit = _LIMITS.get((features, objects))
+            rows.append(
+                Row("memory", what, peak, "MiB", note=note)
+                if limit is None
+                else at_most("memory", what, peak, "MiB", limit, note=note)
+            )
     return rows
 
 

@@ -19,7 +19,8 @@ def main() -> None:
     arguments = parser()
     arguments.add_argument("--objects", type=int, required=True)
     arguments.add_argument("--width", type=int, required=True, help="of features")
-    arguments.add_argument("--features", default="geometry")
+    arguments.add_argument("--features", required=True)
+    arguments.add_argument("--short-side", type=int, required=True, help="of resized pictures")
     options = arguments.parse_args()
     torch.set_num_threads(1)
     vocabulary = psg_vocabulary()
@@ -29,6 +30,7 @@ def main() -> None:
         hidden_dim=options.width // 2,
         pooling_dim=4 * options.width,
         side_dim=options.width // 8,
+        short_side=options.short_side,
     )
     model = RelationNetwork(config, vocabulary)
     # Libraries load on the first prediction; what they take belongs to no image.
@@ -53,6 +55,7 @@ def _scene(objects: int, classes: int) -> SceneInput:
         boxes=found.boxes,
         id_map=id_map,
         segment_ids=found.ids,
+        image=np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8),
     )
 
 

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-_TINY = {"images": 2, "objects": 4, "width": 32, "few": 3, "many": 30, "repeat": 1}
+_TINY = {
+    "images": 2,
+    "objects": 4,
+    "width": 32,
+    "few": 3,
+    "many": 30,
+    "train-images": 2,
+    "short-side": 64,
+    "repeat": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +52,17 @@ def test_without_a_checkout_openpsg_is_said_to_be_missing(rows):
     assert all(row["theirs"] is None for row in missing)
 
 
-def test_more_pairs_take_more_memory_and_no_more_than_they_need(rows):
-    few, many = (row["ours"] for row in rows if row["part"] == "memory")
+def test_memory_of_scoring_is_given_for_few_and_for_many_objects(rows):
+    memory = {row["what"]: row["ours"] for row in rows if row["part"] == "memory"}
+    for features in ("geometry", "visual"):
+        assert f"score 6 pairs of 3 objects, {features}" in memory
+        assert f"score 870 pairs of 30 objects, {features}" in memory
+    few, many = (value for name, value in memory.items() if name.endswith("geometry"))
     assert 0 <= few < many < 64
+
+
+def test_a_cache_saves_the_reading_and_encoding_of_pictures(rows):
+    ratios = {row["what"]: row["ratio"] for row in rows if row["part"] == "training"}
+    assert len(ratios) == 4
+    assert ratios["a step, visual, encoded images kept in memory"] > 1
+    assert ratios["a step, visual, encoded images on disk"] > 1

@@ -136,8 +136,11 @@ class ContextHead(RelationHead):
         first, second = self.post_cat.weight.chunk(2, dim=1)
         as_subject = F.linear(as_subject, first, self.post_cat.bias)
         as_object = F.linear(as_object, second)
-        rows = zip(batch.pairs.split(_PAIRS_AT_ONCE), unions.split(_PAIRS_AT_ONCE), strict=True)
-        logits = torch.cat([self._pair_logits(as_subject, as_object, *some) for some in rows])
+        # Into one table: small results kept between large passing ones would scatter the heap.
+        logits = unions.new_empty((len(unions), self.rel_compress.out_features))
+        for start in range(0, len(unions), _PAIRS_AT_ONCE):
+            rows = slice(start, start + _PAIRS_AT_ONCE)
+            logits[rows] = self._pair_logits(as_subject, as_object, batch.pairs[rows], unions[rows])
         return HeadOutput(logits, context.tree_logits, context.object_logits)
 
     def _pair_logits(
