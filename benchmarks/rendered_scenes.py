@@ -70,6 +70,7 @@ def config_for(head: str, *, steps: int, seed: int = 0) -> TrainConfig:
         seed=seed,
         steps=steps,
         weight_decay=0.01,
+        cache="memory",
         flip=False,  # a mirror image of "left of" is none
         # Annotations are complete: a pair without a relation is known to have none.
         loss=LossConfig(background="unannotated", background_weight=1.0, background_ratio=100.0),
