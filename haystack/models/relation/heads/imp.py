@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from haystack.models.relation.batch import SceneBatch
 from haystack.models.relation.heads.base import HeadDims, HeadOutput, RelationHead
-from haystack.models.relation.heads.objects import required, rows_of, uniform_linear
+from haystack.models.relation.heads.objects import required, rows_of, sum_by, uniform_linear
 
 _ROUNDS = 2
 
@@ -64,8 +64,8 @@ class IMPContext(nn.Module):
             if step == _ROUNDS - 1 and batch.class_scores is None:
                 break  # nobody asks for the objects' last state
             # Of the pairs' states before this round.
-            heard = torch.zeros_like(node).index_add(0, subject, to_node[:, :1] * told)
-            heard = heard.index_add(0, target, to_node[:, 1:] * told)
+            heard = sum_by(subject, to_node[:, :1] * told, len(node))
+            heard = heard + sum_by(target, to_node[:, 1:] * told, len(node))
             node = self.node_gru(heard, node)
         logits = self.rel_fc(self.dropout(edge))
         return logits, None if batch.class_scores is None else required(self.obj_fc)(node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -48,6 +49,21 @@ def box_codes(batch: SceneBatch) -> Tensor:
 def rows_of(table: Tensor, index: Tensor) -> Tensor:
     """``table[index]``, with a gradient that is deterministic on every device."""
     return F.embedding(index, table)
+
+
+def sum_by(index: Tensor, values: Tensor, size: int) -> Tensor:
+    """Rows of equal index summed, float [size, D]; adds in the same order on every device.
+
+    Args:
+        index: int64 [R], below ``size``.
+        values: float [R, D].
+        size: rows of the answer.
+    """
+    if not len(index):
+        return values.new_zeros((size, values.shape[1]))
+    order = torch.argsort(index, stable=True)
+    first = torch.searchsorted(index[order], torch.arange(size, device=index.device))
+    return F.embedding_bag(order, values, first, mode="sum")
 
 
 def required(classifier: _Module | None) -> _Module:

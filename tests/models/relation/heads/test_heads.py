@@ -13,6 +13,7 @@ from haystack.models.relation.batch import SceneBatch
 from haystack.models.relation.config import HEADS
 from haystack.models.relation.heads import build_head
 from haystack.models.relation.heads.base import HeadDims
+from haystack.models.relation.heads.objects import sum_by
 from haystack.models.relation.inputs import all_pairs
 
 DIMS = HeadDims(
@@ -230,6 +231,18 @@ def test_mixed_precision_stays_near(head, guessed):
             for parameter in head.parameters()
             if parameter.grad is not None
         )
+
+
+def test_sums_of_rows_by_index_are_those_of_a_loop():
+    index = torch.tensor([3, 0, 3, 1, 3])
+    values = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
+    summed = sum_by(index, values, 6)
+    expected = torch.zeros(6, 2, dtype=torch.float64)
+    for row, place in enumerate(index.tolist()):
+        expected[place] += values[row].detach()
+    torch.testing.assert_close(summed.detach(), expected, rtol=0, atol=1e-15)
+    assert torch.autograd.gradcheck(lambda rows: sum_by(index, rows, 6), (values,))
+    assert torch.equal(sum_by(index[:0], values[:0], 2), torch.zeros(2, 2))
 
 
 def test_gpsnet_survives_attention_that_vanishes():
