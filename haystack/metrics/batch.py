@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -115,20 +116,20 @@ def adjoining(parts: Sequence[Tensor]) -> Tensor | None:
     if not parts or not parts[0].is_contiguous():
         return None
     first = parts[0].detach()
-    dtype, device, strides, tail = first.dtype, first.device, first.stride(), first.shape[1:]
-    width, storage = first.element_size(), first.untyped_storage()._cdata
-    here = on_host(first)
-    end = first.data_ptr() if here else first.storage_offset() * width
-    rows, shared = 0, True
-    for part in parts:
-        shared = shared and part.untyped_storage()._cdata == storage
-        begin = part.data_ptr() if here else part.storage_offset() * width
-        if begin != end or part.dtype != dtype or part.device != device:
-            return None
-        if part.stride() != strides or part.shape[1:] != tail or not (shared or here):
-            return None
-        rows += part.shape[0]
-        end += part.shape[0] * strides[0] * width
+    if len({(part.dtype, part.device, part.stride(), part.shape[1:]) for part in parts}) > 1:
+        return None
+    dtype, strides, tail, width = first.dtype, first.stride(), first.shape[1:], first.element_size()
+    shared = len({part.untyped_storage()._cdata for part in parts}) == 1
+    if on_host(first):
+        begins = [part.data_ptr() for part in parts]
+    elif shared:
+        begins = [part.storage_offset() * width for part in parts]
+    else:
+        return None
+    ends = [*accumulate((n * strides[0] * width for n in lengths(parts)), initial=begins[0])]
+    if begins != ends[:-1]:
+        return None
+    rows = sum(lengths(parts))
     if shared:
         return first.as_strided((rows, *tail), strides)
     if dtype not in _NUMPY_NAMES:

@@ -14,7 +14,6 @@ from haystack.metrics.batch import Record, as_tensor, keys_of, record_name, send
 from haystack.metrics.functional.hits import Links, first_hits, predicate_places
 from haystack.metrics.functional.orders import independent_ranks
 from haystack.metrics.functional.ranking import NEVER
-from haystack.metrics.functional.tensors import row_maxima
 from haystack.metrics.kinds import Order
 from haystack.metrics.predictions import Predictions, flatten_predictions
 from haystack.metrics.ranks import Batch, link_batch
@@ -149,7 +148,7 @@ def _places(batch: Batch, listed: RankedList, links: Links) -> tuple[Tensor, Ten
         return never, never
     length = listed.lengths[batch.annotated.triplet_images]
     own = scores[hits.unconstrained.clamp(min=0), predicates].to(torch.int64)
-    best = row_maxima(scores)[hits.pair.clamp(min=0)].to(torch.int64)
+    best = listed.predicted.best[hits.pair.clamp(min=0)].to(torch.int64)
     return (
         (length - own).where((hits.unconstrained >= 0) & (own > 0), NEVER),
         (length - best).where(hits.pair >= 0, NEVER),

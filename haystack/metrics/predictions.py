@@ -5,6 +5,7 @@ They are only indexed, with sizes that follow from shapes, so that nothing waits
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,9 +32,9 @@ from haystack.metrics.batch import (
     view_or_gather,
 )
 from haystack.metrics.functional import relation_probabilities
-from haystack.metrics.functional.tensors import on_host, row_maxima
+from haystack.metrics.functional.tensors import look_over, on_host
 
-_BLOCK = 2**13
+_BLOCK = 2**12
 """Rows of scores that are read at once on the CPU."""
 
 PROBLEMS = (
@@ -54,7 +55,7 @@ class Predictions:
         images: int64 [R], image of each pair, ascending.
         columns: two of int64 [R], positions of subject and object among the objects of the image.
         scores: float32 [R, P].
-        best: float32 [R], the largest of each row of scores; or None where it is not known yet.
+        best: float32 [R], the largest of each row of scores.
         object_scores: float32 [N], of all objects of the batch; or None if there are none.
         pair_scores: float32 [R], by which the model orders its pairs; or None.
         no_relation: float32 [R]; or None where not all images have it.
@@ -69,7 +70,7 @@ class Predictions:
     images: Tensor
     columns: tuple[Tensor, Tensor]
     scores: Tensor
-    best: Tensor | None
+    best: Tensor
     object_scores: Tensor | None
     pair_scores: Tensor | None
     no_relation: Tensor | None
@@ -148,7 +149,7 @@ def flatten_predictions(
         else [None] * len(records)
         for key in ("no_relation", "pair_scores")
     )
-    read = _read_scores(scores, num_predicates, device, buffer or Buffer())
+    read = _read_scores(scores, sizes, num_predicates, device, buffer or Buffer())
     no_relation = _column(none, sizes, device)
     if from_logits:
         if no_relation is None:
@@ -158,7 +159,7 @@ def flatten_predictions(
                 "predicates and 'no relation'; give no_relation [R]",
                 record=record_name(number, predictions),
             )
-        read = _Scores(relation_probabilities(read.values, no_relation), None, None)
+        read = _looked_over(relation_probabilities(read.values, no_relation))
         no_relation = 1 - read.values.sum(1)
     all_pairs = view_or_gather(pairs, (2,), torch.int64, device)
     subjects, objects = all_pairs.unbind(1)
@@ -196,12 +197,10 @@ def _pairs_and_scores(
     records: Sequence[Record], num_predicates: int
 ) -> tuple[list[Tensor], list[Tensor]]:
     pairs, scores = fields(records, "pairs"), fields(records, "scores")
-    kinds = {(x.ndim, x.dtype.is_floating_point) for x in pairs}
-    kinds |= {(-x.ndim, x.dtype.is_floating_point) for x in scores}
-    if kinds == {(2, False), (-2, True)} and lengths(pairs) == lengths(scores):
-        widths = {x.shape[1] for x in pairs} | {-x.shape[1] for x in scores}
-        if widths == {2, -num_predicates}:
-            return pairs, scores
+    kinds = [{x.dtype.is_floating_point for x in parts} for parts in (pairs, scores)]
+    shapes = [(*x.shape, *y.shape) for x, y in zip(pairs, scores, strict=True)]
+    if kinds == [{False}, {True}] and all(x == (*x[:1], 2, *x[:1], num_predicates) for x in shapes):
+        return pairs, scores
     for number, (rows, values) in enumerate(zip(pairs, scores, strict=True)):
         if 0 in rows.shape:
             rows = pairs[number] = rows.reshape(0, 2).to(torch.int64)
@@ -225,34 +224,43 @@ class _Scores(NamedTuple):
 
     Args:
         values: float32 [R, P].
-        best: float32 [R], the largest of each row; or None.
-        total: float32 [B], sums of parts; or None.
+        best: float32 [R], the largest of each row.
+        finite: whether all are surely finite; False where that was not looked at.
     """
 
     values: Tensor
-    best: Tensor | None
-    total: Tensor | None
+    best: Tensor
+    finite: bool
 
 
 def _read_scores(
-    parts: Sequence[Tensor], num_predicates: int, device: torch.device, buffer: Buffer
+    parts: Sequence[Tensor],
+    sizes: Sequence[int],
+    num_predicates: int,
+    device: torch.device,
+    buffer: Buffer,
 ) -> _Scores:
-    kinds = {(device.type, torch.float32), *((x.device.type, x.dtype) for x in parts)}
-    if not parts or kinds != {("cpu", torch.float32)}:
-        gathered = view_or_gather(parts, (num_predicates,), torch.float32, device)
-        return _Scores(gathered, None, None)
-    values, sizes = adjoining(parts), lengths(parts)
-    gathered = buffer.take(sum(sizes), num_predicates) if values is None else values
-    best, totals = [], []
+    kinds = {(device, torch.float32), *((x.device, x.dtype) for x in parts)}
+    if len(kinds) > 1 or not on_host(parts[0]):
+        return _looked_over(view_or_gather(parts, (num_predicates,), torch.float32, device))
+    values = adjoining(parts)
+    if values is not None:
+        return _looked_over(values)
+    gathered = buffer.take(sum(sizes), num_predicates)
+    seen = []
     with torch.no_grad():
         # A few thousand rows at a time stay in the cache while they are copied and looked at.
         for first, last, begin, end in _blocks(sizes):
-            block = gathered[begin:end]
-            if values is None:
-                torch.cat(list(parts[first:last]), out=block)
-            best.append(row_maxima(block))
-            totals.append(block.sum())
-    return _Scores(gathered, torch.cat(best), torch.stack(totals))
+            torch.cat(list(parts[first:last]), out=gathered[begin:end])
+            seen.append(look_over(gathered[begin:end]))
+    best, finite = zip(*seen, strict=True)
+    return _Scores(gathered, torch.cat(best), all(finite))
+
+
+def _looked_over(values: Tensor) -> _Scores:
+    if on_host(values):
+        return _Scores(values, *look_over(values))
+    return _Scores(values, values.amax(1), False)
 
 
 def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
@@ -272,7 +280,7 @@ def _optional(
     for number, part in enumerate(parts):
         if part is not None:
             part = parts[number] = as_tensor(part)
-            if part.ndim != 1 or part.shape[0] != sizes[number]:
+            if part.shape != (sizes[number],):
                 raise shape_error(expected.format(sizes[number]), part, number, records)
     return parts
 
@@ -281,9 +289,9 @@ def _column(
     parts: Sequence[Tensor | None], sizes: Sequence[int], device: torch.device
 ) -> Tensor | None:
     """All parts, or None if an image that has pairs lacks its part."""
-    given = [part for part in parts if part is not None]
-    if sum(lengths(given)) < sum(sizes):
+    if any(part is None and size for part, size in zip(parts, sizes, strict=True)):
         return None
+    given = [part for part in parts if part is not None]
     return view_or_gather(given, (), torch.float32, device)
 
 
@@ -357,12 +365,9 @@ def _problems(
     """Which problems each image has; ``factors``: (image, value) columns that scores meet."""
     scores = read.values
     beside = [(owners, values) for owners, values in factors if values is not None]
-    if on_host(scores) and outside is None and repeated is None:
-        # A sum of finite scores may overflow, but one with a NaN or an infinity is not finite.
-        totals = [scores.sum() if read.total is None else read.total]
-        totals += [values.sum() for _, values in beside]
-        if all(bool(torch.isfinite(total).all()) for total in totals):
-            return None
+    # A sum of finite values may overflow, but one with a NaN or an infinity is not finite.
+    if read.finite and outside is None and repeated is None and _finite_sums(beside):
+        return None
     # NaN is both the least and the greatest of its row; cheaper than asking every score.
     infinite = ~(torch.isfinite(scores.amin(1)) & torch.isfinite(scores.amax(1)))
     none = torch.zeros_like(infinite)
@@ -372,3 +377,8 @@ def _problems(
     for owners, values in beside:
         problems[0].index_add_(0, owners, (~torch.isfinite(values)).to(torch.int64))
     return problems > 0
+
+
+def _finite_sums(columns: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    """Whether the values of (owners, values), on the CPU, are surely finite."""
+    return all(math.isfinite(values.sum()) for _, values in columns)

@@ -19,7 +19,7 @@ from haystack.metrics.functional.orders import (
     triplet_ranks,
 )
 from haystack.metrics.functional.ranking import NEVER, ranks_of
-from haystack.metrics.functional.tensors import count_by, row_maxima
+from haystack.metrics.functional.tensors import count_by
 from haystack.metrics.kinds import Order
 from haystack.metrics.objects import ObjectMatch
 from haystack.metrics.predictions import Predictions
@@ -164,6 +164,7 @@ def rank_batch(
             predicates,
             factors=factors,
             pair_scores=pair_scores,
+            row_best=predicted.best,
         )
         ranks |= {"annotated": constrained, "annotated-unconstrained": unconstrained}
     return ranks, inside
@@ -191,8 +192,7 @@ def _scores_of_pairs(
     if not protocol.unconstrained_related or predicted.no_relation is None:
         return factors, pair_scores
     if pair_scores is None:
-        best = row_maxima(predicted.scores)
-        pair_scores = best if factors is None else best * factors
+        pair_scores = predicted.best if factors is None else predicted.best * factors
     related = 1 - predicted.no_relation
     return related if factors is None else factors * related, pair_scores
 

@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from haystack.metrics.functional.ranking import NEVER, ranks_of
+from haystack.metrics.functional.ranking import NEVER, count_ahead, ranks_of
 from haystack.metrics.functional.tensors import (
+    count_by,
     descending_keys,
     inverse_order,
     on_host,
@@ -84,7 +85,7 @@ def hits_of_rows(scores: Tensor, rows: Tensor, predicates: Tensor) -> FirstHits:
     """
     if len(scores) == 0:
         return FirstHits(rows, rows, rows)
-    best = ranks_of(scores[rows.clamp(min=0)], predicates) == 0
+    best = ranks_of(scores.index_select(0, rows.clamp(min=0)), predicates) == 0
     return FirstHits(rows.where(best, -1), rows, rows)
 
 
@@ -195,7 +196,7 @@ class _Rows:
 
     def score_of(self, row: Tensor, predicates: Tensor) -> Tensor:
         """Score of one candidate for each of some rows, float32 [T]."""
-        values = self.scores.flatten()[row * self.scores.shape[1] + predicates]
+        values = score_of(self.scores, row, predicates)
         return values if self.factors is None else values * self.factors[row]
 
     def of_image(self, values: Tensor) -> Tensor:
@@ -296,7 +297,10 @@ def _pair_ranks(
     pair = _rank(position, pair_row, row_images, images, paired)
     if not independent:
         return constrained, pair, None
-    groups = row_images * rows.scores.shape[1] + _best_predicates(rows, selected)
+    if on_host(images):
+        leading = selected.index_select(0, order)
+        return constrained, pair, _among_ahead(rows, leading, constrained, predicates, images)
+    groups = row_images * rows.scores.shape[1] + rows.scores.argmax(1)
     groups, again = torch.sort(groups.index_select(0, order), stable=True)
     position = inverse_order(again).index_select(0, position)
     own_group = images * rows.scores.shape[1] + predicates
@@ -314,17 +318,38 @@ def _rank(
     return rank.where(counted, NEVER)
 
 
-def _best_predicates(rows: _Rows, selected: Tensor) -> Tensor:
-    """The best predicate of some rows, the lowest if several tie, int64 [S]."""
-    scores = rows.scores.index_select(0, selected)
-    if not on_host(scores):
-        return scores.argmax(1)
-    # Comparing is faster than torch.argmax of short rows.
-    found = where_true(scores == rows.raw_best.index_select(0, selected)[:, None])
-    row = torch.div(found, scores.shape[1], rounding_mode="floor")
-    first = torch.ones_like(row, dtype=torch.bool)
-    first[1:] = row[1:] != row[:-1]
-    return (found - row * scores.shape[1])[first]
+def _among_ahead(
+    rows: _Rows, leading: Tensor, constrained: Tensor, predicates: Tensor, images: Tensor
+) -> Tensor:
+    """How many of the pairs ahead of each triplet have its predicate as their best, int64 [T].
+
+    Only their scores of that predicate are looked at; for the CPU, as their number is not known.
+
+    Args:
+        rows: all pairs.
+        leading: int64 [S], the pairs in the order of their ranks, image after image.
+        constrained: int64 [T], ranks among them, ``NEVER`` where the triplet is not hit.
+        predicates: int64 [T].
+        images: int64 [T].
+    """
+    hit = constrained < NEVER
+    counts = constrained.where(hit, 0)
+    begins = torch.searchsorted(rows.images.index_select(0, leading), images)
+    triplet = torch.repeat_interleave(counts)
+    place = torch.arange(len(triplet)) + (begins - torch.cumsum(counts, 0) + counts)[triplet]
+    row = leading.index_select(0, place)
+    predicate = predicates.index_select(0, triplet)
+    best = score_of(rows.scores, row, predicate) == rows.raw_best.index_select(0, row)
+    row, triplet, predicate = (
+        x.index_select(0, where_true(best)) for x in (row, triplet, predicate)
+    )
+    first = ranks_of(rows.scores.index_select(0, row), predicate) == 0  # others may be as good
+    return count_by(triplet, first, len(predicates)).where(hit, NEVER)
+
+
+def score_of(scores: Tensor, rows: Tensor, predicates: Tensor) -> Tensor:
+    """Single scores out of [R, P], at a fifth of the time of ``scores[rows, predicates]``."""
+    return scores.flatten().index_select(0, rows * scores.shape[1] + predicates)
 
 
 def independent_ranks(
@@ -371,12 +396,11 @@ def independent_ranks(
     other = other.clamp(max=len(scores) - 1)
     row = rows.clamp(min=0)
     scores = scores.detach().float()
-    flat = scores.flatten()
-    value = flat[other * scores.shape[1] + predicates[:, None]]
-    own = flat[row * scores.shape[1] + predicates]
+    value = score_of(scores, other.flatten(), predicates.repeat_interleave(pairs_per_image))
+    value, own = value.view_as(other), score_of(scores, row, predicates)
     if factors is not None:
         value, own = value * factors.float()[other], own * factors.float()[row]
-    return _count_ahead(value, other, inside, own, row).where(rows >= 0, NEVER)
+    return _rank_among(value, other, inside, own, row).where(rows >= 0, NEVER)
 
 
 def annotated_pair_ranks(
@@ -387,6 +411,7 @@ def annotated_pair_ranks(
     *,
     factors: Tensor | None = None,
     pair_scores: Tensor | None = None,
+    row_best: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Ranks among the candidates of annotated pairs only (A@K, ng-A@K).
 
@@ -400,6 +425,7 @@ def annotated_pair_ranks(
         factors: float [R], multiplies the pair's scores.
         pair_scores: float [R], by which pairs are ordered under the graph constraint; by default
             the score of the pair's best candidate.
+        row_best: float [R], the largest of each row of ``scores``, where it is known already.
 
     Returns:
         int64 [T] and [T], with and without graph constraint; ``NEVER`` for row -1, and with graph
@@ -419,40 +445,37 @@ def annotated_pair_ranks(
     scores = scores.detach().float()
     if isinstance(hits, Tensor):
         hits = hits_of_rows(scores, hits, predicates)
-    other, inside = pair_rows.clamp(min=0), pair_rows >= 0
-    values = scores[other]
+    best = row_maxima(scores) if row_best is None else row_best
     if factors is not None:
-        values = values * factors.float()[other][..., None]
-
+        factors = factors.float()
+        best = best * factors
+    other, inside = pair_rows.clamp(min=0), pair_rows >= 0
+    leading = best if pair_scores is None else pair_scores.float()
     row = hits.constrained.clamp(min=0)
-    if pair_scores is None:
-        own_best = scores[row].amax(1)
-        best = values.amax(2)
-        if factors is not None:
-            own_best = own_best * factors.float()[row]
-    else:
-        best, own_best = pair_scores.float()[other], pair_scores.float()[row]
-    constrained = _count_ahead(best, other, inside, own_best, row)
+    constrained = _rank_among(leading[other], other, inside, leading[row], row)
 
     row = hits.unconstrained.clamp(min=0)
-    own = scores.flatten()[row * scores.shape[1] + predicates]
+    own = score_of(scores, row, predicates)
     if factors is not None:
-        own = own * factors.float()[row]
-    column = torch.arange(scores.shape[1], device=scores.device)
-    unconstrained = _count_ahead(
-        values.flatten(1),
-        (other[..., None] * len(column) + column).flatten(1),
-        inside.repeat_interleave(len(column), 1),
-        own,
-        row * len(column) + predicates,
-    )
+        own = own * factors[row]
+    near = where_true(inside & (best[other] >= own[:, None]))
+    triplet = torch.div(near, other.shape[1], rounding_mode="floor")
+    other, inside = other.flatten().index_select(0, near), inside.flatten().index_select(0, near)
+    values = scores.index_select(0, other)
+    if factors is not None:
+        values = values * factors.index_select(0, other)[:, None]
+    row = row.index_select(0, triplet)
+    columns = predicates.index_select(0, triplet).where(other == row, 0)
+    columns = columns.where(other >= row, scores.shape[1])
+    ahead = count_ahead(values, own.index_select(0, triplet), columns)
+    unconstrained = count_by(triplet, ahead * inside, len(predicates))
     return (
         constrained.where(hits.constrained >= 0, NEVER),
         unconstrained.where(hits.unconstrained >= 0, NEVER),
     )
 
 
-def _count_ahead(
+def _rank_among(
     values: Tensor, numbers: Tensor, counted: Tensor, own: Tensor, own_number: Tensor
 ) -> Tensor:
     """How many counted of ``values`` [T, W] come before one's own; ties by the lower number."""

@@ -62,7 +62,27 @@ def ranks_of(scores: Tensor, predicates: Tensor) -> Tensor:
         >>> ranks_of(torch.tensor([[0.1, 0.6, 0.1, 0.2]]), torch.tensor([2]))
         tensor([3])
     """
-    own = scores.gather(1, predicates[:, None])
-    columns = torch.arange(scores.shape[1], device=scores.device)
-    ahead = torch.where(columns < predicates[:, None], scores >= own, scores > own)
-    return ahead.sum(1)
+    return count_ahead(scores, scores.gather(1, predicates[:, None])[:, 0], predicates)
+
+
+def count_ahead(scores: Tensor, own: Tensor, columns: Tensor) -> Tensor:
+    """How many of a row's scores come before another one: higher ones, and equal ones further left.
+
+    Args:
+        scores: float [A, P].
+        own: float [A], what each row is compared with.
+        columns: int64 [A], 0..P, how many columns come first where scores are equal.
+
+    Returns:
+        int64 [A].
+
+    Example:
+        >>> scores = torch.tensor([[0.1, 0.6, 0.1, 0.2]])
+        >>> count_ahead(scores, torch.tensor([0.1]), torch.tensor([1]))
+        tensor([3])
+    """
+    size = scores.shape[1]
+    first = torch.ones(size + 1, size, dtype=torch.bool, device=scores.device).tril(-1)
+    own = own[:, None]
+    # Half the time of torch.where between flags, which is not vectorised.
+    return ((scores > own) | ((scores == own) & first.index_select(0, columns))).sum(1)

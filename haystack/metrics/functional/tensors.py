@@ -12,6 +12,8 @@ from torch import Tensor
 
 from haystack.errors import InputError
 
+_INFINITY = np.float32(np.inf).view(np.uint32)
+
 
 def result_dtype(device: torch.device) -> torch.dtype:
     """The dtype of a metric's value: float64, or float32 where the device has nothing wider."""
@@ -65,16 +67,26 @@ def where_true(mask: Tensor) -> Tensor:
 
 def row_maxima(scores: Tensor) -> Tensor:
     """The largest of each row of ``scores`` float32 [R, P], finite, [R]."""
-    if not on_host(scores) or scores.numel() == 0:
-        return scores.amax(1)
+    return look_over(scores)[0] if on_host(scores) else scores.amax(1)
+
+
+def look_over(scores: Tensor) -> tuple[Tensor, bool]:
+    """The largest of each row of ``scores`` [R, P], [R], and whether all are surely finite.
+
+    One pass over float32 on the CPU, where none is negative. A sum of finite scores that overflows
+    leaves the second answer open.
+    """
+    if scores.numel() == 0:
+        return scores.new_empty(len(scores)), True
     # Unlike a reduction along an axis, NumPy's over segments is vectorised for rows this short.
     values = scores.detach().numpy().ravel()
     begins = np.arange(0, len(values), scores.shape[1])
-    # Bits of floats order as integers where the largest is not negative, in half the time.
-    bits = np.maximum.reduceat(values.view(np.int32), begins)
-    if bits.min() < 0:
-        return torch.from_numpy(np.maximum.reduceat(values, begins))
-    return torch.from_numpy(bits.view(np.float32))
+    # Unsigned, the bits of floats order as they do, then infinity, NaN, and what is negative.
+    bits = np.maximum.reduceat(values.view(np.uint32), begins)
+    if bits.max() < _INFINITY:
+        return torch.from_numpy(bits.view(np.float32)), True
+    finite = bool(torch.isfinite(scores.sum()))
+    return torch.from_numpy(np.maximum.reduceat(values, begins)), finite
 
 
 def descending_keys(scores: Tensor, groups: Tensor | None = None) -> Tensor:
