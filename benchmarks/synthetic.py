@@ -138,7 +138,7 @@ def scenes(
 
 def ordered_pairs(objects: int) -> Array:
     """All ordered pairs of distinct objects, int64 [objects (objects - 1), 2]."""
-    return np.argwhere(~np.eye(objects, dtype=bool))
+    return np.ascontiguousarray(np.argwhere(~np.eye(objects, dtype=bool)))
 
 
 def _scene(

@@ -330,8 +330,9 @@ def _accumulate(
             yield record, target
 
     try:
-        for predictions, batch in batches(wanted()):
-            metrics.update(predictions, batch)
+        for batch in batches(wanted()):
+            metrics.update(*batch)
+            del batch  # or it would be in memory beside the next one
     except InputError as error:
         where = error.path or source.path
         raise InputError(error.message, path=where, record=error.record) from error

@@ -112,25 +112,30 @@ def adjoining(parts: Sequence[Tensor]) -> Tensor | None:
     So lie the images of a batch that were split off one tensor, which is what models return, or
     off one array, which is what files are read into.
     """
-    parts = [part for part in parts if part.shape[0]]
+    sizes = lengths(parts)
+    if 0 in sizes:
+        parts = [part for part, size in zip(parts, sizes, strict=True) if size]
+        sizes = lengths(parts)
     if not parts or not parts[0].is_contiguous():
         return None
-    first = parts[0].detach()
     if len({(part.dtype, part.device, part.stride(), part.shape[1:]) for part in parts}) > 1:
         return None
+    first = parts[0].detach()
     dtype, strides, tail, width = first.dtype, first.stride(), first.shape[1:], first.element_size()
-    shared = len({part.untyped_storage()._cdata for part in parts}) == 1
+    storage = first.untyped_storage()
     if on_host(first):
         begins = [part.data_ptr() for part in parts]
-    elif shared:
-        begins = [part.storage_offset() * width for part in parts]
-    else:
+        last = storage.data_ptr() + storage.nbytes()
+    elif len({part.untyped_storage()._cdata for part in parts}) > 1:
         return None
-    ends = [*accumulate((n * strides[0] * width for n in lengths(parts)), initial=begins[0])]
+    else:
+        begins = [int(part.storage_offset()) * width for part in parts]
+        last = storage.nbytes()
+    ends = [*accumulate((size * strides[0] * width for size in sizes), initial=begins[0])]
     if begins != ends[:-1]:
         return None
-    rows = sum(lengths(parts))
-    if shared:
+    rows = sum(sizes)
+    if ends[-1] <= last:
         return first.as_strided((rows, *tail), strides)
     if dtype not in _NUMPY_NAMES:
         return None

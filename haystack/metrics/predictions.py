@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from haystack.metrics.batch import (
     fields,
     keys_of,
     lengths,
+    move,
     record_name,
     send,
     shape_error,
@@ -53,13 +53,15 @@ class Predictions:
         sizes: pairs in each image.
         recorded: bool [images], whether the predictions mention the image at all.
         images: int64 [R], image of each pair, ascending.
-        columns: two of int64 [R], positions of subject and object among the objects of the image.
+        subjects, objects: int64 [R], numbers among all objects of the batch.
         scores: float32 [R, P].
         best: float32 [R], the largest of each row of scores.
         object_scores: float32 [N], of all objects of the batch; or None if there are none.
         pair_scores: float32 [R], by which the model orders its pairs; or None.
         no_relation: float32 [R]; or None where not all images have it.
         has_no_relation: bool [images].
+        first_slots: int64 [N + 1]; the slot of a pair of objects is that of the subject, plus the
+            number of the object.
         row_of_slot: int64 [slots], row of each pair of objects, -1 where it is not predicted.
         num_objects: objects that the pairs of each image refer to.
         problems: bool [3, images], in the order of ``PROBLEMS``; None if nothing is wrong.
@@ -68,47 +70,30 @@ class Predictions:
     sizes: tuple[int, ...]
     recorded: Tensor
     images: Tensor
-    columns: tuple[Tensor, Tensor]
+    subjects: Tensor
+    objects: Tensor
     scores: Tensor
     best: Tensor
     object_scores: Tensor | None
     pair_scores: Tensor | None
     no_relation: Tensor | None
     has_no_relation: Tensor
+    first_slots: Tensor
     row_of_slot: Tensor
     num_objects: tuple[int, ...]
     problems: Tensor | None
 
-    @cached_property
-    def numbered_pairs(self) -> tuple[Tensor, Tensor]:
-        """Numbers of the subjects and the objects among all objects of the batch, int64 [R]."""
-        device = self.images.device
-        before = [0, *accumulate(self.num_objects)][:-1]
-        first = expand(self.sizes, device, before)
-        if on_host(first):  # where positions that are not there have raised an error
-            return first + self.columns[0], first + self.columns[1]
-        last = send([max(n - 1, 0) for n in self.num_objects], torch.int64, device)
-        last = last.index_select(0, self.images)
-        subjects, objects = (first + column.clamp(min=0).minimum(last) for column in self.columns)
-        return subjects, objects
-
-    def rows_of(self, subjects: Tensor, objects: Tensor, images: Tensor) -> Tensor:
+    def rows_of(self, subjects: Tensor, objects: Tensor) -> Tensor:
         """Rows of pairs of objects, -1 where not predicted, or where an object is -1.
 
         Args:
             subjects: int64 [A], numbers among all objects of the batch, or -1.
-            objects: int64 [A], the same.
-            images: int64 [A].
+            objects: int64 [A], the same; of the same image.
         """
-        device = self.images.device
-        sizes = send(self.num_objects, torch.int64, device)
-        objects_before = torch.cumsum(sizes, 0) - sizes
-        slots_before = torch.cumsum(sizes * sizes, 0) - sizes * sizes
-        known = (subjects >= 0) & (objects >= 0)
-        size, before = sizes[images], objects_before[images]
-        slot = slots_before[images] + (subjects - before) * size + objects - before
         if len(self.row_of_slot) == 0:
-            return torch.full_like(slot, -1)
+            return torch.full_like(subjects, -1)
+        known = (subjects >= 0) & (objects >= 0)
+        slot = self.first_slots[subjects] + objects
         return self.row_of_slot[slot.where(known, 0)].where(known, -1)
 
 
@@ -161,10 +146,11 @@ def flatten_predictions(
             )
         read = _looked_over(relation_probabilities(read.values, no_relation))
         no_relation = 1 - read.values.sum(1)
-    all_pairs = view_or_gather(pairs, (2,), torch.int64, device)
-    subjects, objects = all_pairs.unbind(1)
-    row_of_slot, outside, repeated = _slots(
-        all_pairs, sizes, num_objects, keep_repeated=keep_repeated
+    numbered = _numbered(
+        view_or_gather(pairs, (2,), torch.int64, device),
+        sizes,
+        num_objects,
+        keep_repeated=keep_repeated,
     )
     pair_scores = _column(ranking, sizes, device)
     object_scores = (
@@ -177,16 +163,20 @@ def flatten_predictions(
         sizes=sizes,
         recorded=send(recorded, torch.bool, device),
         images=images,
-        columns=(subjects, objects),
+        subjects=numbered.subjects,
+        objects=numbered.objects,
         scores=read.values,
         best=read.best,
         object_scores=object_scores,
         pair_scores=pair_scores,
         no_relation=no_relation,
         has_no_relation=send([part is not None for part in none], torch.bool, device),
-        row_of_slot=row_of_slot,
+        first_slots=numbered.first_slots,
+        row_of_slot=numbered.row_of_slot,
         num_objects=tuple(num_objects),
-        problems=_problems(read, factors, outside, repeated, images, len(records)),
+        problems=_problems(
+            read, factors, numbered.outside, numbered.repeated, images, len(records)
+        ),
     )
 
 
@@ -277,11 +267,10 @@ def _optional(
     records: Sequence[Record], key: str, sizes: Sequence[int], expected: str
 ) -> list[Tensor | None]:
     parts = [record.get(key) for record in records]
-    for number, part in enumerate(parts):
-        if part is not None:
-            part = parts[number] = as_tensor(part)
-            if part.shape != (sizes[number],):
-                raise shape_error(expected.format(sizes[number]), part, number, records)
+    parts = [part if part is None or type(part) is Tensor else as_tensor(part) for part in parts]
+    for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+        if part is not None and part.shape != (size,):
+            raise shape_error(expected.format(size), part, number, records)
     return parts
 
 
@@ -309,37 +298,60 @@ def _object_scores(
     return scores
 
 
-def _slots(
-    pairs: Tensor,
-    sizes: Sequence[int],
-    num_objects: Sequence[int],
-    *,
-    keep_repeated: bool,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Row of each slot; which pairs name an object that is not there; which come again.
+class _Pairs(NamedTuple):
+    """Pairs by the numbers of their objects in the batch.
 
-    The flags are None where none is set, as far as that can be said without a wait.
+    Args:
+        subjects, objects: int64 [R]; some number where an object is not there.
+        first_slots: int64 [N + 1], see ``Predictions.first_slots``.
+        row_of_slot: int64 [slots].
+        outside: bool [R], which pairs name an object that is not there; None if surely none does.
+        repeated: bool [R], which pairs come again; the same.
     """
+
+    subjects: Tensor
+    objects: Tensor
+    first_slots: Tensor
+    row_of_slot: Tensor
+    outside: Tensor | None
+    repeated: Tensor | None
+
+
+def _numbered(
+    pairs: Tensor, sizes: Sequence[int], num_objects: Sequence[int], *, keep_repeated: bool
+) -> _Pairs:
     device = pairs.device
-    slots = [0, *accumulate(n * n for n in num_objects)]
-    subjects, objects = pairs.unbind(1)
-    size = expand(sizes, device, num_objects)
-    slot = expand(sizes, device, slots[:-1]).add_(objects).addcmul_(subjects, size)
+    first_slots, slots = _first_slots(num_objects)
+    first_slots = move(first_slots, device)
+    first = expand(sizes, device, [0, *accumulate(num_objects)][:-1])
+    subjects, objects = (first + column for column in pairs.unbind(1))
     outside = None
     if not on_host(pairs) or not _all_inside(pairs, sizes, num_objects):
-        outside = ((pairs < 0) | (pairs >= size[:, None])).any(1)
-        # Such pairs go to one slot too many, which is cut off.
-        slot.masked_fill_(outside, slots[-1])
+        outside = ((pairs < 0) | (pairs >= expand(sizes, device, num_objects)[:, None])).any(1)
+        subjects, objects = (number.masked_fill(outside, 0) for number in (subjects, objects))
+    slot = first_slots.index_select(0, subjects).add_(objects)
+    if outside is not None:  # to one slot too many, which is cut off
+        slot.masked_fill_(outside, slots)
     rows = torch.arange(len(pairs), device=device)
-    row_of_slot = torch.full((slots[-1] + 1,), -1, dtype=torch.int64, device=device)
+    row_of_slot = torch.full((slots + 1,), -1, dtype=torch.int64, device=device)
+    repeated = None
     if keep_repeated:
         row_of_slot = row_of_slot.scatter_reduce(0, slot, rows, "amin", include_self=False)
-        return row_of_slot[:-1], outside, None
-    row_of_slot.scatter_(0, slot, rows)
-    if outside is None and np.count_nonzero(row_of_slot.numpy() >= 0) == len(rows):
-        return row_of_slot[:-1], None, None
-    repeated = row_of_slot.index_select(0, slot) != rows
-    return row_of_slot[:-1], outside, repeated if outside is None else repeated & ~outside
+    else:
+        row_of_slot.scatter_(0, slot, rows)
+        if outside is not None or np.count_nonzero(row_of_slot.numpy() >= 0) < len(rows):
+            repeated = row_of_slot.index_select(0, slot) != rows
+            repeated = repeated if outside is None else repeated & ~outside
+    return _Pairs(subjects, objects, first_slots, row_of_slot[:-1], outside, repeated)
+
+
+def _first_slots(num_objects: Sequence[int]) -> tuple[Tensor, int]:
+    """``Predictions.first_slots``, with one too many so that it is never empty, and all slots."""
+    counts = np.array(num_objects, np.int64)
+    size = np.repeat(counts, counts)
+    ends = np.cumsum(size)
+    first_object = np.repeat(np.cumsum(counts) - counts, counts)
+    return torch.from_numpy(np.append(ends - size - first_object, 0)), int(size.sum())
 
 
 def _all_inside(pairs: Tensor, sizes: Sequence[int], num_objects: Sequence[int]) -> bool:

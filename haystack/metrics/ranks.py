@@ -45,7 +45,7 @@ class Batch:
     objects: ObjectMatch | None
     own_objects: bool
 
-    def rows(self, slots: Tensor, objects: Tensor, images: Tensor) -> Tensor:
+    def rows(self, slots: Tensor, objects: Tensor) -> Tensor:
         """Rows of annotated pairs in the predictions, int64 [A]; -1 where not predicted.
 
         With the model's own objects, the pair of the predictions that overlap most.
@@ -53,11 +53,10 @@ class Batch:
         Args:
             slots: int64 [A], numbers of the pairs.
             objects: int64 [A, 2], numbers of their subjects and objects.
-            images: int64 [A].
         """
         if self.own_objects and self.objects is not None:
             subjects, targets = self.objects.prediction[objects].unbind(1)
-            return self.predicted.rows_of(subjects, targets, images)
+            return self.predicted.rows_of(subjects, targets)
         return self.predicted.row_of_slot[slots]
 
     def entering(self, skipped: Skipped) -> Tensor | None:
@@ -152,6 +151,7 @@ def rank_batch(
             *layout,
             pairs_per_image=max(predicted.sizes),
             factors=factors,
+            row_best=predicted.best,
         )
     if not batch.own_objects and any(order in orders for order in ANNOTATED):
         pair_rows = _annotated_rows(annotated, predicted)
@@ -186,9 +186,9 @@ def _scores_of_pairs(
     """What multiplies the scores of a pair without graph constraint, and what orders pairs."""
     factors, pair_scores = None, predicted.pair_scores
     if predicted.object_scores is not None:
-        subjects, objects = predicted.numbered_pairs
         scores = predicted.object_scores
-        factors = scores.index_select(0, subjects) * scores.index_select(0, objects)
+        factors = scores.index_select(0, predicted.subjects)
+        factors = factors * scores.index_select(0, predicted.objects)
     if not protocol.unconstrained_related or predicted.no_relation is None:
         return factors, pair_scores
     if pair_scores is None:
@@ -246,7 +246,8 @@ def link_batch(batch: Batch, predicted: Predictions, counted: Tensor | None = No
     phrases = batch.objects.phrases
     links = link_triplets(
         batch.objects.matches if phrases is None else phrases.classes,
-        *predicted.numbered_pairs,
+        predicted.subjects,
+        predicted.objects,
         predicted.images,
         annotated.triplet_objects,
         annotated.triplet_images,
@@ -256,7 +257,7 @@ def link_batch(batch: Batch, predicted: Predictions, counted: Tensor | None = No
     )
     if phrases is None:
         return links
-    pairs = torch.stack(predicted.numbered_pairs, dim=1)
+    pairs = torch.stack([predicted.subjects, predicted.objects], dim=1)
     return phrases.keep(links, annotated.triplet_objects, pairs, counts)
 
 

@@ -293,7 +293,7 @@ class SceneGraphMetrics(RecallStates):
         """P-AUC, PDD and PDO: the score and the rank of each labelled (pair, predicate)."""
         annotated, predicted = batch.annotated, batch.predicted
         predicates, signs = annotated.label_predicates, annotated.label_signs
-        row = batch.rows(annotated.label_slots, annotated.label_objects, annotated.label_images)
+        row = batch.rows(annotated.label_slots, annotated.label_objects)
         present = row >= 0
         rows = _take(predicted.scores, row)
         own = rows.gather(1, predicates[:, None])[:, 0]
@@ -398,8 +398,8 @@ class SceneGraphMetrics(RecallStates):
         """How much was seen, and how much of it the predictions lack."""
         annotated, predicted = batch.annotated, batch.predicted
         num_images = len(annotated.num_objects)
-        slots = (annotated.pair_slots, annotated.pair_objects, annotated.pair_images)
-        missing = count_by(annotated.pair_images, batch.rows(*slots) < 0, num_images)
+        rows = batch.rows(annotated.pair_slots, annotated.pair_objects)
+        missing = count_by(annotated.pair_images, rows < 0, num_images)
         pairs = count_by(annotated.pair_images, torch.ones_like(annotated.pair_images), num_images)
         empty = send([size == 0 for size in predicted.sizes], torch.bool, self.device)
         related = send([count > 0 for count in annotated.num_triplets], torch.int64, self.device)
@@ -462,4 +462,4 @@ def _own_objects(preds: Sequence[Mapping[str, Any] | None]) -> bool:
 def _take(values: Tensor, rows: Tensor) -> Tensor:
     """``values[rows]``, some row for -1, also when there are no values."""
     some = values if len(values) else values.new_zeros(1, *values.shape[1:])
-    return some[rows.clamp(min=0)]
+    return some.index_select(0, rows.clamp(min=0))

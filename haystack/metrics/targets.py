@@ -135,7 +135,6 @@ def flatten_targets(
     labels = fields(targets, "labels")
     num_objects = lengths(labels)
     parts = _rows(fields(targets, "relations"), targets)
-    num_positive = sum(lengths(parts))
     refused = []
     if "neg_relations" in keys_of(targets):
         refused = [i for i, r in enumerate(targets) if r.get("neg_relations") is not None]
@@ -143,7 +142,9 @@ def flatten_targets(
         with_negatives = [targets[i] for i in refused]
         parts += _rows(fields(with_negatives, "neg_relations"), with_negatives)
     table = gather(parts, (3,), torch.int64, _CPU).numpy()
-    images = np.repeat([*range(len(targets)), *refused], lengths(parts))
+    sizes = np.array(lengths(parts))
+    num_positive = sizes[: len(targets)].sum()
+    images = np.repeat(np.append(np.arange(len(targets)), refused).astype(np.int64), sizes)
     slots = _Slots(num_objects)
     _check_rows(table, images, slots.sizes, num_predicates, targets)
 
@@ -240,8 +241,7 @@ def _distinct(ascending: Numbers) -> Numbers:
 
 
 def _rows(parts: Sequence[Tensor], records: Sequence[Record]) -> list[Tensor]:
-    kinds = {(x.ndim, x.shape[-1], x.dtype.is_floating_point) for x in parts if x.ndim}
-    if kinds == {(2, 3, False)}:
+    if {x.shape[1:] for x in parts} == {(3,)} and not any(x.dtype.is_floating_point for x in parts):
         return list(parts)
     checked = []
     for number, rows in enumerate(parts):

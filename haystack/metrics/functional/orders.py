@@ -154,16 +154,61 @@ def triplet_ranks(
     return TripletRanks(constrained, unconstrained, pair, alone)
 
 
-class _Rows:
-    """The pairs of a batch.
+class _Candidates:
+    """Scores of (pair, predicate).
 
     Attributes:
-        scores: float32 [R, P].
+        scores: float32 [R, P], without the factors.
+        factors: float32 [R], or None.
+        raw_best: float32 [R], the best predicate's score.
+        best: float32 [R], the score of the best candidate.
+    """
+
+    def __init__(
+        self, scores: Tensor, factors: Tensor | None, raw_best: Tensor | None = None
+    ) -> None:
+        self.scores = scores.detach().float()
+        self.factors = None if factors is None else factors.detach().float()
+        self.raw_best = row_maxima(self.scores) if raw_best is None else raw_best
+        self.best = self.raw_best if self.factors is None else self.raw_best * self.factors
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Scores of all candidates of some rows, float32 [S, P]."""
+        values = self.scores.index_select(0, rows)
+        if self.factors is None:
+            return values
+        return values * self.factors.index_select(0, rows)[:, None]
+
+    def raw_score_of(self, rows: Tensor, predicates: Tensor) -> Tensor:
+        """Score of one predicate for each of some rows, without factors, float32 [T]."""
+        # A fifth of the time of scores[rows, predicates].
+        return self.scores.flatten().index_select(0, rows * self.scores.shape[1] + predicates)
+
+    def score_of(self, rows: Tensor, predicates: Tensor) -> Tensor:
+        """Score of one candidate for each of some rows, float32 [T]."""
+        values = self.raw_score_of(rows, predicates)
+        return values if self.factors is None else values * self.factors.index_select(0, rows)
+
+    def near(self, own: Tensor, rows: Tensor, counted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Which of ``rows`` [T, W] may hold a candidate ahead of one with the score ``own`` [T].
+
+        Returns:
+            int64 [N] the number of the triplet, int64 [N] the row, and bool [N] whether it is
+            ``counted`` [T, W], which on an accelerator not all are.
+        """
+        kept = where_true(counted & (self.best[rows] >= own[:, None]))
+        triplets = torch.div(kept, rows.shape[1], rounding_mode="floor")
+        rows, counted = (x.flatten().index_select(0, kept) for x in (rows, counted))
+        return triplets, rows, counted
+
+
+class _Rows(_Candidates):
+    """The pairs of a batch and their candidates.
+
+    Attributes:
         images: int64 [R], ascending.
         num_images: number of images.
         begins: int64 [num_images], first row of each image.
-        raw_best: float32 [R], the best predicate's score.
-        best: float32 [R], the score of the best candidate.
         floor: float32 [num_images], see :meth:`floor_of`; on an accelerator not used.
     """
 
@@ -176,33 +221,23 @@ class _Rows:
         limit: int | None,
         raw_best: Tensor | None = None,
     ) -> None:
-        self.scores = scores
+        super().__init__(scores, factors, raw_best)
         self.images = images.contiguous()
         self.num_images = num_images
-        self.factors = None if factors is None else factors.detach().float()
         every = torch.arange(num_images, device=images.device)
         self.begins = torch.searchsorted(self.images, every)
-        self.raw_best = row_maxima(scores) if raw_best is None else raw_best
-        self.best = self.raw_best if self.factors is None else self.raw_best * self.factors
         self.limit = limit
         self.floor = self.floor_of(self.best) if on_host(scores) else self.best
-
-    def candidates(self, selected: Tensor) -> Tensor:
-        """Scores of the candidates of some rows, float32 [S, P]."""
-        values = self.scores.index_select(0, selected)
-        if self.factors is None:
-            return values
-        return values * self.factors.index_select(0, selected)[:, None]
-
-    def score_of(self, row: Tensor, predicates: Tensor) -> Tensor:
-        """Score of one candidate for each of some rows, float32 [T]."""
-        values = score_of(self.scores, row, predicates)
-        return values if self.factors is None else values * self.factors[row]
 
     def of_image(self, values: Tensor) -> Tensor:
         """Values [num_images], each for all rows of its image, [R]; on the CPU."""
         bounds = np.append(self.begins.numpy(), len(self.images))
         return torch.from_numpy(np.repeat(values.numpy(), np.diff(bounds)))
+
+    def first_of(self, ascending: Tensor, images: Tensor) -> Tensor:
+        """Where each of ``images`` [T] begins among ``ascending`` images."""
+        every = torch.arange(self.num_images, device=images.device)
+        return torch.searchsorted(ascending, every).index_select(0, images)
 
     def floor_of(self, row_scores: Tensor) -> Tensor:
         """A score [num_images] that ``limit`` pairs of the image reach; -inf if it has fewer."""
@@ -246,18 +281,21 @@ def _candidate_ranks(rows: _Rows, row: Tensor, predicates: Tensor, images: Tenso
         wanted &= own >= rows.floor[images]
         threshold = rows.of_image(rows.least(images, own, wanted))
         selected = where_true(rows.best >= threshold)
-        values = rows.candidates(selected)
-        entries = where_true(values >= threshold.index_select(0, selected)[:, None])
+        values = rows.of(selected)
+        # NumPy compares short rows with a column in half the time.
+        floors = threshold.index_select(0, selected).numpy()[:, None]
+        entries = torch.from_numpy(np.flatnonzero(values.numpy() >= floors))
     else:
         selected = torch.arange(len(rows.scores), device=row.device)
-        values = rows.candidates(selected)
+        values = rows.of(selected)
         entries = torch.arange(values.numel(), device=row.device)
     entry_rows = torch.div(entries, num_predicates, rounding_mode="floor")
     entry_images = rows.images.index_select(0, selected).index_select(0, entry_rows)
     keys = descending_keys(values.flatten().index_select(0, entries), entry_images)
     position = inverse_order(torch.sort(keys, stable=True).indices)
-    own_entry = torch.searchsorted(selected, row) * num_predicates + predicates
-    return _rank(position, torch.searchsorted(entries, own_entry), entry_images, images, wanted)
+    place = inverse_order(selected, len(rows.scores)).index_select(0, row)
+    own = torch.searchsorted(entries, place * num_predicates + predicates)
+    return _rank(position, own, rows.first_of(entry_images, images), wanted)
 
 
 def _pair_ranks(
@@ -292,34 +330,33 @@ def _pair_ranks(
     keys = descending_keys(pair_scores.index_select(0, selected), row_images)
     order = torch.sort(keys, stable=True).indices
     position = inverse_order(order)
-    hit_row, pair_row = (torch.searchsorted(selected, row) for row in (hit_row, pair_row))
-    constrained = _rank(position, hit_row, row_images, images, hit)
-    pair = _rank(position, pair_row, row_images, images, paired)
+    place = inverse_order(selected, len(rows.scores))
+    hit_row, pair_row = place.index_select(0, hit_row), place.index_select(0, pair_row)
+    begins = rows.first_of(row_images, images)
+    constrained = _rank(position, hit_row, begins, hit)
+    pair = _rank(position, pair_row, begins, paired)
     if not independent:
         return constrained, pair, None
     if on_host(images):
         leading = selected.index_select(0, order)
-        return constrained, pair, _among_ahead(rows, leading, constrained, predicates, images)
+        return constrained, pair, _among_ahead(rows, leading, begins, constrained, predicates)
     groups = row_images * rows.scores.shape[1] + rows.scores.argmax(1)
     groups, again = torch.sort(groups.index_select(0, order), stable=True)
     position = inverse_order(again).index_select(0, position)
-    own_group = images * rows.scores.shape[1] + predicates
-    return constrained, pair, _rank(position, hit_row, groups, own_group, hit)
+    begins = torch.searchsorted(groups, images * rows.scores.shape[1] + predicates)
+    return constrained, pair, _rank(position, hit_row, begins, hit)
 
 
-def _rank(
-    position: Tensor, own: Tensor, groups: Tensor, own_groups: Tensor, counted: Tensor
-) -> Tensor:
-    """Rank of some elements inside their group; groups ascend in the order of positions."""
+def _rank(position: Tensor, own: Tensor, begins: Tensor, counted: Tensor) -> Tensor:
+    """Rank of some elements inside their group, which begins at the position ``begins``."""
     if len(position) == 0:
         return torch.full_like(own, NEVER)
-    begins = torch.searchsorted(groups, own_groups)
-    rank = position[own.clamp(max=len(position) - 1)] - begins
+    rank = position.index_select(0, own.clamp(max=len(position) - 1)) - begins
     return rank.where(counted, NEVER)
 
 
 def _among_ahead(
-    rows: _Rows, leading: Tensor, constrained: Tensor, predicates: Tensor, images: Tensor
+    rows: _Rows, leading: Tensor, begins: Tensor, constrained: Tensor, predicates: Tensor
 ) -> Tensor:
     """How many of the pairs ahead of each triplet have its predicate as their best, int64 [T].
 
@@ -328,28 +365,22 @@ def _among_ahead(
     Args:
         rows: all pairs.
         leading: int64 [S], the pairs in the order of their ranks, image after image.
+        begins: int64 [T], where the image of each triplet begins there.
         constrained: int64 [T], ranks among them, ``NEVER`` where the triplet is not hit.
         predicates: int64 [T].
-        images: int64 [T].
     """
     hit = constrained < NEVER
     counts = constrained.where(hit, 0)
-    begins = torch.searchsorted(rows.images.index_select(0, leading), images)
     triplet = torch.repeat_interleave(counts)
-    place = torch.arange(len(triplet)) + (begins - torch.cumsum(counts, 0) + counts)[triplet]
-    row = leading.index_select(0, place)
+    shifts = begins - torch.cumsum(counts, 0) + counts
+    row = leading.index_select(0, torch.arange(len(triplet)) + shifts.index_select(0, triplet))
     predicate = predicates.index_select(0, triplet)
-    best = score_of(rows.scores, row, predicate) == rows.raw_best.index_select(0, row)
+    best = rows.raw_score_of(row, predicate) == rows.raw_best.index_select(0, row)
     row, triplet, predicate = (
         x.index_select(0, where_true(best)) for x in (row, triplet, predicate)
     )
     first = ranks_of(rows.scores.index_select(0, row), predicate) == 0  # others may be as good
     return count_by(triplet, first, len(predicates)).where(hit, NEVER)
-
-
-def score_of(scores: Tensor, rows: Tensor, predicates: Tensor) -> Tensor:
-    """Single scores out of [R, P], at a fifth of the time of ``scores[rows, predicates]``."""
-    return scores.flatten().index_select(0, rows * scores.shape[1] + predicates)
 
 
 def independent_ranks(
@@ -362,6 +393,7 @@ def independent_ranks(
     *,
     pairs_per_image: int | None = None,
     factors: Tensor | None = None,
+    row_best: Tensor | None = None,
 ) -> Tensor:
     """Ranks among the scores of the triplet's own predicate for all pairs of the image (ng-IMR).
 
@@ -374,6 +406,7 @@ def independent_ranks(
         num_images: number of images.
         pairs_per_image: the most that an image has; needed to save memory on an accelerator.
         factors: float [R], multiplies the pair's scores.
+        row_best: float [R], the largest of each row of ``scores``, where it is known already.
 
     Returns:
         int64 [T], ``NEVER`` for row -1.
@@ -393,14 +426,15 @@ def independent_ranks(
     step = torch.arange(pairs_per_image, device=scores.device)
     other = bounds[images][:, None] + step
     inside = other < bounds[images + 1][:, None]
-    other = other.clamp(max=len(scores) - 1)
+    other.clamp_(max=len(scores) - 1)
+    candidates = _Candidates(scores, factors, row_best)
     row = rows.clamp(min=0)
-    scores = scores.detach().float()
-    value = score_of(scores, other.flatten(), predicates.repeat_interleave(pairs_per_image))
-    value, own = value.view_as(other), score_of(scores, row, predicates)
-    if factors is not None:
-        value, own = value * factors.float()[other], own * factors.float()[row]
-    return _rank_among(value, other, inside, own, row).where(rows >= 0, NEVER)
+    own = candidates.score_of(row, predicates)
+    triplet, other, inside = candidates.near(own, other, inside)
+    value = candidates.score_of(other, predicates.index_select(0, triplet))
+    own, row = own.index_select(0, triplet), row.index_select(0, triplet)
+    ahead = (value > own) | ((value == own) & (other < row))
+    return count_by(triplet, ahead & inside, len(rows)).where(rows >= 0, NEVER)
 
 
 def annotated_pair_ranks(
@@ -442,43 +476,25 @@ def annotated_pair_ranks(
     if len(scores) == 0 or len(predicates) == 0:
         never = torch.full_like(predicates, NEVER)
         return never, never
-    scores = scores.detach().float()
+    candidates = _Candidates(scores, factors, row_best)
     if isinstance(hits, Tensor):
-        hits = hits_of_rows(scores, hits, predicates)
-    best = row_maxima(scores) if row_best is None else row_best
-    if factors is not None:
-        factors = factors.float()
-        best = best * factors
+        hits = hits_of_rows(candidates.scores, hits, predicates)
     other, inside = pair_rows.clamp(min=0), pair_rows >= 0
-    leading = best if pair_scores is None else pair_scores.float()
-    row = hits.constrained.clamp(min=0)
-    constrained = _rank_among(leading[other], other, inside, leading[row], row)
+    leading = candidates.best if pair_scores is None else pair_scores.float()
+    value, row = leading[other], hits.constrained.clamp(min=0)
+    own = leading[row][:, None]
+    ahead = (value > own) | ((value == own) & (other < row[:, None]))
+    constrained = (ahead & inside).sum(1)
 
     row = hits.unconstrained.clamp(min=0)
-    own = score_of(scores, row, predicates)
-    if factors is not None:
-        own = own * factors[row]
-    near = where_true(inside & (best[other] >= own[:, None]))
-    triplet = torch.div(near, other.shape[1], rounding_mode="floor")
-    other, inside = other.flatten().index_select(0, near), inside.flatten().index_select(0, near)
-    values = scores.index_select(0, other)
-    if factors is not None:
-        values = values * factors.index_select(0, other)[:, None]
+    own = candidates.score_of(row, predicates)
+    triplet, other, inside = candidates.near(own, other, inside)
     row = row.index_select(0, triplet)
-    columns = predicates.index_select(0, triplet).where(other == row, 0)
-    columns = columns.where(other >= row, scores.shape[1])
-    ahead = count_ahead(values, own.index_select(0, triplet), columns)
+    first = predicates.index_select(0, triplet).where(other == row, 0)
+    first = first.where(other >= row, scores.shape[1])
+    ahead = count_ahead(candidates.of(other), own.index_select(0, triplet), first)
     unconstrained = count_by(triplet, ahead * inside, len(predicates))
     return (
         constrained.where(hits.constrained >= 0, NEVER),
         unconstrained.where(hits.unconstrained >= 0, NEVER),
     )
-
-
-def _rank_among(
-    values: Tensor, numbers: Tensor, counted: Tensor, own: Tensor, own_number: Tensor
-) -> Tensor:
-    """How many counted of ``values`` [T, W] come before one's own; ties by the lower number."""
-    ahead = values > own[:, None]
-    ahead |= (values == own[:, None]) & (numbers < own_number[:, None])
-    return (ahead & counted).sum(1)

@@ -102,7 +102,8 @@ def descending_keys(scores: Tensor, groups: Tensor | None = None) -> Tensor:
     return -ascending if groups is None else (groups << 33) - ascending
 
 
-def inverse_order(order: Tensor) -> Tensor:
-    """Where each element went, from where each came."""
+def inverse_order(order: Tensor, size: int | None = None) -> Tensor:
+    """Where each of ``size`` elements went, from where each came; 0 for those that went nowhere."""
     places = torch.arange(len(order), device=order.device)
-    return torch.empty_like(order).scatter_(0, order, places)
+    size = len(order) if size is None else size
+    return torch.zeros(size, dtype=torch.int64, device=order.device).scatter_(0, order, places)
