@@ -53,7 +53,9 @@ def place_nodes(wanted: Floats, sizes: Floats, edges: Sequence[Edge], bounds: Bo
             if edge.begin in number
         ]
         places[part] = _place_part(wanted[part], sizes[part], inside, room)
-    return places
+    # Many parts make rooms narrower than their nodes.
+    apart = np.full((len(wanted), len(wanted), 2), 8.0)
+    return _separated(places, sizes, apart, bounds)
 
 
 def _parts(count: int, edges: Sequence[Edge]) -> list[list[int]]:
@@ -187,9 +189,9 @@ def _separated(places: Floats, sizes: Floats, gaps: Floats, bounds: Box) -> Floa
         gaps: float [N, N, 2], least space sideways or up and down; one of the two is enough.
         bounds: where nodes may lie.
     """
-    places = places.copy()
     low = np.array([bounds.left, bounds.top]) + sizes / 2
     high = (np.array([bounds.right, bounds.bottom]) - sizes / 2).clip(low)
+    places = np.minimum(np.maximum(places, low), high)
     need = (sizes[:, None] + sizes[None]) / 2 + gaps
     order = np.sign(np.subtract.outer(np.arange(len(places)), np.arange(len(places))))
     for _ in range(80):

@@ -85,8 +85,24 @@ def test_the_lightning_example_says_what_is_missing(tmp_path):
     assert "pip install lightning" in done.stderr
 
 
+def test_ones_own_relation_model_runs_by_itself_and_by_its_name(tmp_path):
+    value = re.fullmatch(r"P-AUC of 'beside': (\S+)\n", run("examples/own_relation_model.py"))
+    table = str(tmp_path / "p.parquet")
+    run(
+        *("-m", "haystack", "predict", "psg-mini", "--split", "test", "--out", table),
+        *("--model", "examples/own_relation_model.py:NearIsRelated"),
+    )
+    graded = run(
+        "-m", "haystack", "evaluate", "--annotations", "psg-mini", "--predictions", table, "--json"
+    )
+    beside = json.loads(graded)["per_predicate"]["beside"]["P-AUC"]
+    assert float(value[1]) == pytest.approx(beside, abs=1e-3)
+    assert beside > 0.9
+
+
 @pytest.mark.parametrize(
-    "name", ["evaluate_in_training_loop", "train_loop_ddp", "lightning_module"]
+    "name",
+    ["evaluate_in_training_loop", "train_loop_ddp", "lightning_module", "own_relation_model"],
 )
 def test_docstrings_hold_the_command(name):
     assert f"examples/{name}.py" in (EXAMPLES / f"{name}.py").read_text().split('"""')[1]

@@ -1,0 +1,271 @@
+"""``haystack predict``: pictures in, a folder of scene graphs out; tables as before."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import haystack
+from haystack.cli import main
+from haystack.io import read_psg
+from haystack.io.panoptic_png import read_panoptic_png
+from haystack.io.prediction_parquet import read_prediction_parquet
+from haystack.pipeline.scene_graphs import _Names, display_name
+
+MINI = read_psg("psg-mini")
+MODEL = f"{Path(__file__).parents[2]}/examples/own_relation_model.py:NearIsRelated"
+CHOSEN = [graph for graph in MINI.split("test") if len(graph.segments) < 9][:3]
+
+
+def run(capsys, *argv):
+    code = main([*map(str, argv), "--json"])
+    captured = capsys.readouterr()
+    return code, json.loads(captured.out), captured.err
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    for graph in CHOSEN:
+        shutil.copy(MINI.path_of(graph.file_name), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("counted")
+    assert main(["train", "train/frequency_psg_mini", "--out", str(folder)]) == 0
+    return folder
+
+
+def test_a_folder_of_pictures(capsys, tmp_path, photographs, counted):
+    out = tmp_path / "out"
+    code, data, text = run(
+        capsys,
+        *("predict", photographs, "--segments", "psg-mini", "--model", counted),
+        *("--out", out, "--top", 4),
+    )
+    assert code == 0
+    assert data == {"out": str(out), "images": 3, "quarantined": []}
+    assert "wrote 3 images" in text
+    graphs = read_psg(out / "scene_graphs.json")
+    assert len(graphs) == 3
+    for graph, truth in zip(graphs.graphs, sorted(CHOSEN, key=lambda g: g.file_name), strict=True):
+        assert graph.image_id == truth.image_id
+        assert graph.segments == truth.segments
+        assert graphs.path_of(graph.file_name).samefile(photographs / Path(truth.file_name).name)
+        np.testing.assert_array_equal(
+            read_panoptic_png(graphs.path_of(graph.pan_seg_file_name)),
+            read_panoptic_png(MINI.path_of(truth.pan_seg_file_name)),
+        )
+        scores = graph.extra["relation_scores"]
+        assert len(scores) == len(graph.relations) == min(4, len(truth.segments) ** 2)
+        assert scores == sorted(scores, reverse=True)
+        name = Path(truth.file_name).stem
+        with Image.open(out / "pictures" / f"{name}.png") as picture:
+            assert picture.width > 1000
+    assert not (out / "quarantine.jsonl").exists()
+    assert not list(out.rglob(".tmp*"))
+    first = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    run(
+        capsys,
+        *("predict", photographs, "--segments", "psg-mini", "--model", counted),
+        *("--out", out, "--top", 4),
+    )
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == first
+
+
+def test_predicted_objects_are_graded(capsys, tmp_path, photographs, counted):
+    """With the annotated masks as detections, matching must find what PredCls is told."""
+    run(
+        capsys,
+        *("predict", photographs, "--segments", "psg-mini", "--model", counted),
+        *("--out", tmp_path / "det.parquet"),
+    )
+    found = list(read_prediction_parquet(tmp_path / "det.parquet"))
+    assert [len(image.objects) for image in found] == [
+        len(graph.segments) for graph in sorted(CHOSEN, key=lambda g: g.file_name)
+    ]
+    run(capsys, "predict", "psg-mini", "--model", counted, "--out", tmp_path / "cls.parquet")
+    chosen = {graph.image_id for graph in CHOSEN}
+    known = [p for p in read_prediction_parquet(tmp_path / "cls.parquet") if p.image_id in chosen]
+    assert all(image.objects is None for image in known)
+    settings = {"split": "all", "protocol": "openpsg"}
+    subset = read_psg_subset(chosen)
+    detected = haystack.evaluate(subset, tmp_path / "det.parquet", **settings)
+    told = haystack.evaluate(subset, known, **settings)
+    for name in ("R@20", "mR@20", "ngR@50"):
+        assert detected.metrics[name] == pytest.approx(told.metrics[name], abs=1e-6)
+        assert detected.metrics[name] > 0
+
+
+def read_psg_subset(chosen):
+    from dataclasses import replace
+
+    return replace(MINI, graphs=tuple(g for g in MINI.graphs if g.image_id in chosen))
+
+
+def test_detections_with_scores(capsys, tmp_path, photographs):
+    graph = CHOSEN[0]
+    coco_of = {name: number for number, name in enumerate(MINI.vocabulary.object_classes, 1000)}
+    content = {
+        "categories": [{"id": number, "name": name} for name, number in coco_of.items()],
+        "annotations": [
+            {
+                "image_id": graph.image_id,
+                "category_id": 1000 + segment.category,
+                "bbox": [*segment.box[:2], *(np.array(segment.box[2:]) - segment.box[:2]).tolist()],
+                "score": 0.5,
+            }
+            for segment in graph.segments
+        ],
+    }
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    out = tmp_path / "out"
+    code, data, _ = run(
+        capsys,
+        "predict",
+        photographs / Path(graph.file_name).name,
+        *("--segments", tmp_path / "results.json", "--model", MODEL, "--out", out),
+        *("--pictures", "svg"),
+    )
+    assert (code, data["images"]) == (0, 1)
+    record = read_psg(out / "scene_graphs.json").graphs[0]
+    assert record.pan_seg_file_name is None
+    assert {segment.score for segment in record.segments} == {0.5}
+    (found,) = read_prediction_parquet(out / "predictions.parquet")
+    assert set(found.objects.scores.tolist()) == {0.5}
+    assert max(record.extra["relation_scores"]) <= 0.25
+    assert len(list((out / "pictures").glob("*.svg"))) == 1
+
+
+def test_broken_pictures_are_quarantined_and_the_others_go_on(capsys, tmp_path, photographs):
+    good = photographs / Path(CHOSEN[0].file_name).name
+    (photographs / "broken.jpg").write_bytes(good.read_bytes()[:2000])
+    shutil.copy(good, photographs / "stranger.jpg")
+    out = tmp_path / "out"
+    arguments = ("predict", photographs, "--segments", "psg-mini", "--model", MODEL)
+    arguments += ("--out", out, "--no-pictures")
+    code, data, text = run(capsys, *arguments)
+    assert code == 3
+    assert data["images"] == 3
+    assert [line["input"] for line in data["quarantined"]] == ["broken.jpg", "stranger.jpg"]
+    assert "2 images could not be used:\n  broken.jpg: broken or truncated image" in text
+    lines = [json.loads(line) for line in (out / "quarantine.jsonl").read_text().splitlines()]
+    assert lines == data["quarantined"]
+    assert not (out / "pictures").exists()
+    (photographs / "broken.jpg").unlink()
+    (photographs / "stranger.jpg").unlink()
+    assert run(capsys, *arguments)[0] == 0
+    assert not (out / "quarantine.jsonl").exists()
+
+
+def test_a_tar_of_pictures(capsys, tmp_path):
+    graph = CHOSEN[0]
+    with tarfile.open(tmp_path / "shard.tar", "w") as archive:
+        info = tarfile.TarInfo("../" + Path(graph.file_name).name)  # must not leave the folder
+        content = MINI.path_of(graph.file_name).read_bytes()
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    out = tmp_path / "out"
+    code, *_ = run(
+        capsys,
+        *("predict", tmp_path / "shard.tar", "--segments", "psg-mini"),
+        *("--model", MODEL, "--out", out),
+    )
+    assert code == 0
+    name = Path(graph.file_name).stem
+    assert (out / "pictures" / "shard" / f"{name}.png").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "shard.tar"]
+
+
+def test_annotated_images_with_pictures(capsys, tmp_path, counted):
+    annotations = tmp_path / "data" / "annotation.json"
+    from haystack.io import write_psg
+
+    for name in (CHOSEN[0].file_name, CHOSEN[0].pan_seg_file_name):
+        (annotations.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(MINI.path_of(name), annotations.parent / name)
+    write_psg(read_psg_subset({CHOSEN[0].image_id, CHOSEN[1].image_id}), annotations)
+    code, data, _ = run(
+        capsys, "predict", annotations, "--model", counted, "--out", tmp_path / "out"
+    )
+    assert code == 3  # the second picture is not there
+    assert "cannot read the picture" in data["quarantined"][0]["reason"]
+    (found,) = read_prediction_parquet(tmp_path / "out" / "predictions.parquet")
+    assert found.objects is None
+    assert found.image_id == CHOSEN[0].image_id
+
+
+def test_tables_of_annotated_images(capsys, tmp_path):
+    for name in ("p.parquet", "p.npy"):
+        code, data, _ = run(
+            capsys,
+            *("predict", "psg-mini", "--split", "test", "--model", MODEL),
+            *("--out", tmp_path / name, "--overlap", "boxes"),
+        )
+        assert (code, data["images"]) == (0, 21)
+        report = haystack.evaluate("psg-mini", tmp_path / name)
+        assert report.to_dict()["per_predicate"]["beside"]["P-AUC"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["photographs", "--model", MODEL], "pictures need --segments"),
+        (["psg-mini", "--model", MODEL, "--segments", "x"], "annotations bring their own segments"),
+        (["psg-mini", "x.jpg", "--model", MODEL], "one annotation file, or pictures"),
+        (["none.jpg", "--model", MODEL, "--segments", "psg-mini"], "no such picture"),
+        (["photographs", "--model", MODEL, "--segments", "none"], "no such file or folder"),
+        (["photographs", "--model", "none", "--segments", "psg-mini"], "no such relation model"),
+        (["photographs", "--model", MODEL, "--segments", "psg-mini", "--top", "0"], "--top of at"),
+        (
+            ["photographs", "--model", MODEL, "--segments", "psg-mini", "--out", "p.npy"],
+            "a .npy file cannot hold what was found",
+        ),
+        (
+            ["photographs", "--model", MODEL, "--segments", "psg-mini", "--out", "file"],
+            "expected a folder, or a name that ends in",
+        ),
+    ],
+)
+def test_wrong_usage_is_one_sentence(capsys, tmp_path, monkeypatch, photographs, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    code, data, err = run(capsys, "predict", *arguments)
+    assert code == 2
+    assert words in data["error"]
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "photographs"]
+
+
+def test_file_names_stay_in_the_folder_and_apart():
+    names = _Names()
+    keys = ["a.jpg", "a.png", "A.gif", "../../x.jpg", "/etc/y.jpg", "..", "b.v1.jpg", "d/a.jpg"]
+    assert [names.of(key) for key in keys] == (
+        ["a", "a-2", "A-3", "x", "etc/y", "image", "b.v1", "d/a"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("wall-other-merged", "wall"),
+        ("tree-merged", "tree"),
+        ("water-other", "water"),
+        ("door-stuff", "door"),
+        ("wall-brick", "wall-brick"),
+        ("person", "person"),
+        ("-other", "-other"),
+    ],
+)
+def test_names_for_people(name, shown):
+    assert display_name(name) == shown
