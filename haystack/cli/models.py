@@ -16,6 +16,7 @@ from haystack.errors import InputError
 if TYPE_CHECKING:
     from haystack.training.config import TrainConfig
     from haystack.training.frequency import FrequencyConfig
+    from haystack.vocabulary import Vocabulary
 
 
 def add_verbs(verbs: Any) -> None:
@@ -33,6 +34,12 @@ def add_verbs(verbs: Any) -> None:
     train.add_argument("--out", type=Path, required=True, help="folder of the run")
     train.add_argument(
         "--init", metavar="MODEL", help="model to start from: a file, or the folder of a run"
+    )
+    train.add_argument(
+        "--model",
+        metavar="CLASS",
+        help="train a class of your own, package.module:factory or file.py:Class, in place of the "
+        "configuration's model",
     )
     train.add_argument(
         "--annotations",
@@ -109,29 +116,35 @@ def _train(args: argparse.Namespace) -> Outcome:
     Under torchrun, all processes train it together. Run again with the same --out, it resumes.
     """
     from haystack.training.frequency import FrequencyConfig
+    from haystack.training.sources import read_annotations
     from haystack.training.trainer import train
 
     config = _train_config(args)
     if isinstance(config, FrequencyConfig):
         return _count(config, args.out)
-    result = train(config, out=args.out, progress=_progress("train"))
+    if args.model is None:
+        result = train(config, out=args.out, progress=_progress("train"))
+    else:
+        datasets = read_annotations(config)
+        model = _own_model(args.model, datasets[0].vocabulary, config.seed)
+        result = train(config, datasets, args.out, model=model, progress=_progress("train"))
     if not result.is_first:
         args.json = False  # one process speaks
         return Outcome("")
-    model, summary = args.out / "model.safetensors", result.summary
+    file, summary = args.out / "model.safetensors", result.summary
     values = ", ".join(
         f"{key} {value:.4g}" for key, value in summary["values"].items() if value is not None
     )
     if result.was_finished:
-        text = f"this run is finished already: {model} ({values})"
+        text = f"this run is finished already: {file} ({values})"
     else:
         resumed = f", resumed after step {result.resumed_from}" if result.resumed_from else ""
         text = (
             f"trained {summary['steps']} steps on {sum(summary['images'])} images in "
-            f"{result.seconds:.0f} s{resumed} ({values}); wrote {model}"
+            f"{result.seconds:.0f} s{resumed} ({values}); wrote {file}"
         )
     data = {
-        "model": model,
+        "model": file,
         "step": result.step,
         "seconds": result.seconds,
         "resumed_from": result.resumed_from,
@@ -140,6 +153,17 @@ def _train(args: argparse.Namespace) -> Outcome:
         "summary": summary,
     }
     return Outcome(text, data)
+
+
+def _own_model(name: str, vocabulary: Vocabulary, seed: int) -> Any:
+    """A class of the user's own, its first weights drawn from the run's seed."""
+    import torch
+
+    from haystack.models.relation.references import ModelReference
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return ModelReference.parse(name).load(vocabulary)[0]
 
 
 def _train_config(args: argparse.Namespace) -> TrainConfig | FrequencyConfig:
@@ -156,12 +180,17 @@ def _train_config(args: argparse.Namespace) -> TrainConfig | FrequencyConfig:
     settings = [word for word in args.settings if word not in named]
     file = find_config(named[0]) if named else None
     if file is not None and read_key(file, "kind") == "frequency":
-        if args.init is not None or args.annotations:
+        if args.init is not None or args.annotations or args.model is not None:
             raise InputError(
                 "the frequency baseline is counted anew from annotations=A.json; "
-                "--init and --annotations are for networks"
+                "--init, --model and --annotations are for networks"
             )
         return load_config(FrequencyConfig(), file, settings)
+    if args.init is not None and args.model is not None:
+        raise InputError(
+            "--init names a model to start from, --model a class; for a class with weights write "
+            "--model CLASS@RUN"
+        )
     if args.init is not None:
         init = ModelReference.parse(args.init).file
         if init is None or init.suffix == ".py":

@@ -64,6 +64,12 @@ def add_verbs(verbs: Any) -> None:
         help="pairs whose boxes (or masks) do not meet count as not related",
     )
     verb.add_argument(
+        "--guess-classes",
+        action="store_true",
+        help="the model classifies the segments itself: SGCls of annotated images, SGDet of "
+        "detections",
+    )
+    verb.add_argument(
         "--split",
         choices=("train", "test", "all"),
         default="all",
@@ -115,7 +121,7 @@ def _scores_alone(args: argparse.Namespace, *, annotated: bool) -> Outcome:
     from haystack.io.prediction_parquet import write_prediction_parquet
 
     quarantined: list[tuple[str, str]] = []
-    if annotated:
+    if annotated and not args.guess_classes:
         from haystack.models.relation.predict import predict_dataset
 
         dataset, model = _dataset_and_model(args)
@@ -124,10 +130,10 @@ def _scores_alone(args: argparse.Namespace, *, annotated: bool) -> Outcome:
     else:
         if args.out.suffix == ".npy":
             raise InputError(
-                "a .npy file cannot hold what was found in the pictures; write .parquet",
+                "a .npy file cannot hold the objects beside the scores; write .parquet",
                 path=args.out,
             )
-        work = _pictures(args)
+        work = _annotated(args) if annotated else _pictures(args)
         vocabulary = work.vocabulary
         scores = (image.scores for image in work.images(quarantined))
     counted = _Counted(scores)
@@ -179,10 +185,11 @@ class _Work:
         file_of: Callable[[str], str],
         *,
         as_objects: bool,
+        guess_classes: bool,
     ) -> None:
         self.vocabulary, self.file_of = vocabulary, file_of
         self._model, self._segmenter, self._read = model, segmenter, read
-        self._as_objects = as_objects
+        self._as_objects, self._guess_classes = as_objects, guess_classes
 
     def images(self, quarantined: list[tuple[str, str]]) -> Iterator[PredictedImage]:
         from haystack.pipeline.predict import predict_images
@@ -194,6 +201,7 @@ class _Work:
             self.vocabulary,
             set_aside=lambda key, reason: quarantined.append((key, reason)),
             as_objects=self._as_objects,
+            guess_classes=self._guess_classes,
         )
 
 
@@ -220,7 +228,15 @@ def _pictures(args: argparse.Namespace) -> _Work:
     def file_of(key: str) -> str:
         return key if root is None else Path(os.path.relpath(root / key, args.out)).as_posix()
 
-    return _Work(_filtered(model, args), vocabulary, segmenter, read, file_of, as_objects=True)
+    return _Work(
+        _filtered(model, args),
+        vocabulary,
+        segmenter,
+        read,
+        file_of,
+        as_objects=True,
+        guess_classes=args.guess_classes,
+    )
 
 
 def _annotated(args: argparse.Namespace) -> _Work:
@@ -240,7 +256,15 @@ def _annotated(args: argparse.Namespace) -> _Work:
         return Path(os.path.relpath(dataset.path_of(key), args.out)).as_posix()
 
     segmenter = PrecomputedSegmenter(dataset)
-    return _Work(model, dataset.vocabulary, segmenter, read, file_of, as_objects=False)
+    return _Work(
+        model,
+        dataset.vocabulary,
+        segmenter,
+        read,
+        file_of,
+        as_objects=False,
+        guess_classes=args.guess_classes,
+    )
 
 
 def _dataset_and_model(args: argparse.Namespace) -> tuple[SceneGraphDataset, RelationModel]:

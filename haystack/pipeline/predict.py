@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from haystack.errors import InputError
 from haystack.io.images import Content, decode_image
 from haystack.models.relation.answers import ask
-from haystack.models.relation.inputs import SceneInput
+from haystack.models.relation.inputs import RelationLogits, SceneInput
 from haystack.models.relation.predict import relation_scores
 from haystack.models.relation.protocol import RelationModel
 from haystack.pipeline.segment import (
@@ -59,6 +59,7 @@ def predict_images(
     *,
     set_aside: Callable[[str, str], None],
     as_objects: bool = True,
+    guess_classes: bool = False,
     batch_size: int = 8,
 ) -> Iterator[PredictedImage]:
     """Score every ordered pair of segments of every image.
@@ -73,17 +74,27 @@ def predict_images(
         set_aside: called with image key and reason for every image that cannot be used.
         as_objects: whether the segments are part of the prediction (SGDet); False where they are
             those of the annotations, to which pairs then refer (PredCls).
+        guess_classes: let the model classify the segments itself, knowing nothing of the classes of
+            annotated ones (SGCls) and starting from those of detected ones (SGDet).
         batch_size: images handed to the model at once.
 
     Raises:
         HaystackError: the model does not answer what it was asked.
+        InputError: it cannot classify objects, and should.
     """
+    classes = vocabulary.num_objects if guess_classes else None
     ready = _segmented(images, segmenter, vocabulary, set_aside)
     while batch := list(islice(ready, batch_size)):
-        answers = ask(model, [_scene(*image, with_image=model.reads_images) for image in batch])
+        scenes = []
+        for _, picture, segmentation in batch:
+            scene = _scene(picture if model.reads_images else None, picture.shape, segmentation)
+            scenes.append(scene if classes is None else _guessed(scene, classes, known=as_objects))
+        answers = ask(model, scenes)
         for (key, picture, segmentation), answer in zip(batch, answers, strict=True):
+            if guess_classes:
+                segmentation = _classified(segmentation, answer)
             numbers = _numbers(segmentation)
-            objects = _objects(segmentation, numbers) if as_objects else None
+            objects = _objects(segmentation, numbers) if as_objects or guess_classes else None
             scores = relation_scores(answer, objects)
             yield PredictedImage(key, picture, segmentation, numbers, scores)
 
@@ -150,19 +161,43 @@ def _segmented(
 
 
 def _scene(
-    key: str, picture: npt.NDArray[np.uint8], segmentation: Segmentation, *, with_image: bool
+    picture: npt.NDArray[np.uint8] | None, shape: tuple[int, ...], segmentation: Segmentation
 ) -> SceneInput:
     segments = segmentation.segments
     return SceneInput(
         image_id=segmentation.image_id,
-        height=picture.shape[0],
-        width=picture.shape[1],
+        height=shape[0],
+        width=shape[1],
         labels=np.array([segment.category for segment in segments], dtype=np.int64),
         boxes=boxes_of(segmentation),
         id_map=segmentation.id_map,
         segment_ids=np.array([segment.id for segment in segments], dtype=np.int64),
-        image=picture if with_image else None,
+        image=picture,
     )
+
+
+def _guessed(scene: SceneInput, classes: int, *, known: bool) -> SceneInput:
+    """The scene with its classes as guesses, or with no knowledge of them at all."""
+    if known:
+        scores = np.eye(classes, dtype=np.float32)[scene.labels]
+        return replace(scene, class_scores=scores)
+    equal = np.full((len(scene), classes), 1 / classes, dtype=np.float32)
+    return replace(scene, labels=np.zeros_like(scene.labels), class_scores=equal)
+
+
+def _classified(segmentation: Segmentation, answer: RelationLogits) -> Segmentation:
+    if answer.objects is None or answer.objects.scores is None:
+        raise InputError(
+            "the model was asked to classify the objects and gave no classes; use a model that "
+            "does, such as a converted one of OpenPSG's",
+            record=f"image {answer.image_id}",
+        )
+    found = zip(answer.objects.labels.tolist(), answer.objects.scores.tolist(), strict=True)
+    segments = tuple(
+        replace(segment, category=label, score=score)
+        for segment, (label, score) in zip(segmentation.segments, found, strict=True)
+    )
+    return replace(segmentation, segments=segments)
 
 
 def boxes_of(segmentation: Segmentation) -> npt.NDArray[np.float32]:

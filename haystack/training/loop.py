@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from haystack.models.relation.files import load_weights
 from haystack.training.cache import SceneEncoder
 from haystack.training.config import TrainConfig
 from haystack.training.journal import Journal, NoTracker, Row, Tracker, open_tracker
@@ -20,7 +21,7 @@ from haystack.training.order import Order
 from haystack.training.parallel import Processes
 from haystack.training.run_folder import Checkpoint, RunFolder
 from haystack.training.sources import TrainingImages
-from haystack.training.trainee import load_weights, plain_tensors, save_model
+from haystack.training.trainee import plain_tensors, save_model
 from haystack.training.validation import Selection, Validator
 
 Progress = Callable[[int, int, Mapping[str, float]], None]

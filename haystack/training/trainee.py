@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from haystack import files
 from haystack.errors import InputError
 from haystack.models.relation.batch import SceneBatch
 from haystack.models.relation.features.base import EncodedScene
-from haystack.models.relation.files import check_tensors, save_relation_model
+from haystack.models.relation.files import save_relation_model
 from haystack.models.relation.heads.base import HeadOutput
 from haystack.models.relation.inputs import SceneInput
 from haystack.models.relation.network import RelationNetwork
@@ -113,20 +112,6 @@ def save_model(model: object, path: Path) -> None:
         save_relation_model(model, path)
         return
     files.write_bytes(path, save(plain_tensors(cast(nn.Module, model).state_dict())))
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Put the weights of a file that ``save_model`` wrote into the model.
-
-    Raises:
-        InputError: not such a file, or of another architecture.
-    """
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot read the weights: {error}", path=path) from error
-    check_tensors(model.state_dict(), tensors, path=path)
-    model.load_state_dict(tensors)
 
 
 def plain_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from haystack import files
 from haystack.errors import InputError
 from haystack.models.checkpoints.trunk import load_trunk
 from haystack.models.relation.features.visual import VisualFeatures
-from haystack.models.relation.files import load_relation_network
+from haystack.models.relation.files import load_relation_network, load_weights
 from haystack.models.relation.network import RelationNetwork
 from haystack.models.relation.protocol import TrainableRelationModel
 from haystack.scene_graph import SceneGraphDataset
@@ -30,7 +30,7 @@ from haystack.training.order import Order, number_of_steps
 from haystack.training.parallel import Processes, joined, shared_norms
 from haystack.training.run_folder import RunFolder
 from haystack.training.sources import TrainingImages, collect_images, read_annotations
-from haystack.training.trainee import Trainee, load_weights
+from haystack.training.trainee import Trainee
 from haystack.vocabulary import Vocabulary
 
 _FIT = 2  # beside the streams of haystack.training.order

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from PIL import Image
 
 import haystack
 from haystack.cli import main
-from haystack.io import read_psg
+from haystack.io import read_psg, write_psg
+from haystack.io.merge import relocated
 from haystack.io.panoptic_png import read_panoptic_png
 from haystack.io.prediction_parquet import read_prediction_parquet
 from haystack.pipeline.scene_graphs import _Names, display_name
@@ -107,9 +109,43 @@ def test_predicted_objects_are_graded(capsys, tmp_path, photographs, counted):
         assert detected.metrics[name] > 0
 
 
-def read_psg_subset(chosen):
-    from dataclasses import replace
+def test_detected_objects_are_graded_as_sgdet(capsys, tmp_path, photographs, counted):
+    """Annotated masks with equal scores are detections that change no rank."""
+    chosen = {graph.image_id for graph in CHOSEN}
+    subset = read_psg_subset(chosen)
+    scored = [
+        replace(graph, segments=tuple(replace(s, score=0.5) for s in graph.segments))
+        for graph in relocated(subset, tmp_path, images=False).graphs
+    ]
+    write_psg(replace(subset, graphs=tuple(scored)), tmp_path / "detected.json")
+    run(
+        capsys,
+        *("predict", photographs, "--segments", tmp_path / "detected.json", "--model", counted),
+        *("--out", tmp_path / "det.parquet"),
+    )
+    run(capsys, "predict", "psg-mini", "--model", counted, "--out", tmp_path / "cls.parquet")
+    known = [p for p in read_prediction_parquet(tmp_path / "cls.parquet") if p.image_id in chosen]
+    settings = {"split": "all"}
+    detected = haystack.evaluate(subset, tmp_path / "det.parquet", **settings)
+    told = haystack.evaluate(subset, known, **settings)
+    assert detected.metrics["InstR"] == 1
+    for name in ("R@20", "mR@20", "ngR@50"):
+        assert detected.metrics[name] == pytest.approx(told.metrics[name], abs=1e-6)
+        assert detected.metrics[name] > 0
 
+
+def test_a_model_that_cannot_classify_says_so(capsys, tmp_path, counted):
+    code, data, _ = run(
+        capsys,
+        *("predict", "psg-mini", "--model", counted, "--guess-classes"),
+        *("--out", tmp_path / "x.parquet"),
+    )
+    assert code == 2
+    assert "asked to classify the objects and gave no classes" in data["error"]
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def read_psg_subset(chosen):
     return replace(MINI, graphs=tuple(g for g in MINI.graphs if g.image_id in chosen))
 
 
@@ -189,8 +225,6 @@ def test_a_tar_of_pictures(capsys, tmp_path):
 
 def test_annotated_images_with_pictures(capsys, tmp_path, counted):
     annotations = tmp_path / "data" / "annotation.json"
-    from haystack.io import write_psg
-
     for name in (CHOSEN[0].file_name, CHOSEN[0].pan_seg_file_name):
         (annotations.parent / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(MINI.path_of(name), annotations.parent / name)
@@ -229,7 +263,7 @@ def test_tables_of_annotated_images(capsys, tmp_path):
         (["photographs", "--model", MODEL, "--segments", "psg-mini", "--top", "0"], "--top of at"),
         (
             ["photographs", "--model", MODEL, "--segments", "psg-mini", "--out", "p.npy"],
-            "a .npy file cannot hold what was found",
+            "a .npy file cannot hold the objects",
         ),
         (
             ["photographs", "--model", MODEL, "--segments", "psg-mini", "--out", "file"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -83,9 +84,25 @@ def test_the_configuration_may_stand_anywhere(material, tmp_path, capsys):
     assert "this run is finished already" in capsys.readouterr().err
 
 
+def test_a_class_of_ones_own_starts_from_the_seed(material, tmp_path, capsys):
+    own = Path(__file__).parents[2] / "examples" / "own_relation_model.py"
+    settings = ("steps=2", f"annotations={material / 'psg'}")
+    argv = ("train/vctree_psg_mini", "--model", f"{own}:ClassPairs", *settings)
+    weights = []
+    for number, seed in enumerate((0, 0, 1)):
+        out = tmp_path / str(number)
+        code, answer = run(capsys, *argv, f"seed={seed}", "--out", out)
+        assert (code, answer["step"]) == (0, 2)
+        weights.append((out / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1] != weights[2]
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
+        (("train/frequency_psg_mini", "--model", "a:B"), "are for networks"),
+        (("train/imp_psg_mini", "--init", "x", "--model", "a:B"), "write --model CLASS@RUN"),
+        (("train/imp_psg_mini", "--model", "no_such:Model"), "cannot import the module"),
         ((), "expected a configuration, for example train/vctree_psg_mini, or --init MODEL"),
         (("train/imp_psg_mini", "train/vctree_psg_mini"), "expected one configuration file"),
         (("train/imp_psg_mini", "--init", "nowhere"), "no such relation model"),

@@ -100,6 +100,26 @@ def test_ones_own_relation_model_runs_by_itself_and_by_its_name(tmp_path):
     assert beside > 0.9
 
 
+def test_ones_own_module_is_trained_graded_and_scores_a_campaign(tmp_path):
+    own = "examples/own_relation_model.py:ClassPairs"
+    output = run(
+        *("-m", "haystack", "train", "train/vctree_psg_mini", "--json", "--model", own),
+        *("--out", str(tmp_path / "run"), "steps=60", "learning_rate=0.1"),
+    )
+    losses = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert losses[-1]["loss"] < 0.7 * losses[0]["loss"]
+    assert json.loads(output)["step"] == 60
+    table = str(tmp_path / "p.parquet")
+    run(
+        *("-m", "haystack", "predict", "psg-mini", "--split", "test", "--out", table),
+        *("--model", f"{own}@{tmp_path / 'run'}"),
+    )
+    graded = run(
+        "-m", "haystack", "evaluate", "--annotations", "psg-mini", "--predictions", table, "--json"
+    )
+    assert json.loads(graded)["metrics"]["R@20"] > 0.02
+
+
 @pytest.mark.parametrize(
     "name",
     ["evaluate_in_training_loop", "train_loop_ddp", "lightning_module", "own_relation_model"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,6 +97,41 @@ def test_the_objects_are_part_of_the_prediction():
     assert model.scenes[0].image.shape == (6, 8, 3)
     (found,), _ = run([("a.png", picture())], as_objects=False)
     assert found.scores.objects is None
+
+
+class Classifying(Model):
+    """Says of every object that it is grass, nearly sure."""
+
+    def predict(self, scenes):
+        return [
+            replace(
+                answer,
+                objects=PredictedObjects(
+                    np.full(len(scene), 2), np.full(len(scene), 0.75, np.float32), scene.boxes
+                ),
+            )
+            for scene, answer in zip(scenes, super().predict(scenes), strict=True)
+        ]
+
+
+@pytest.mark.parametrize("as_objects", [True, False])
+def test_the_model_may_classify_the_segments_itself(as_objects):
+    model = Classifying()
+    images = [("a.png", picture())]
+    (found,), _ = run(images, model=model, as_objects=as_objects, guess_classes=True)
+    (scene,) = model.scenes
+    if as_objects:  # a detector's classes are where it starts from
+        assert scene.class_scores.tolist() == [[0, 1, 0], [1, 0, 0]]
+        assert scene.labels.tolist() == [1, 0]
+    else:  # what is annotated must not leak
+        np.testing.assert_allclose(scene.class_scores, 1 / 3)
+        assert scene.labels.tolist() == [0, 0]
+    assert found.scores.objects.labels.tolist() == [2, 2]
+    assert found.scores.objects.scores.tolist() == [0.75, 0.75]
+    assert [len(mask.nonzero()[0]) for mask in found.scores.objects.masks.dense()] == [24, 24]
+    assert [segment.category for segment in found.segmentation.segments] == [2, 2]
+    with pytest.raises(InputError, match="asked to classify the objects and gave no classes"):
+        run(images, guess_classes=True)
 
 
 def test_boxes_alone_and_overlapping_masks():

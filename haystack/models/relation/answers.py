@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -73,4 +74,10 @@ def _checked(scene: SceneInput, answer: object, num_predicates: int) -> Relation
                 "input is broken",
                 record=where,
             )
-    return RelationLogits(answer.image_id, pairs, found["logits"], found.get("no_relation"))
+    if answer.objects is not None and len(answer.objects) != count:
+        raise HaystackError(
+            f"{where}: the relation model classified {len(answer.objects)} objects of {count}"
+        )
+    return replace(
+        answer, pairs=pairs, logits=found["logits"], no_relation=found.get("no_relation")
+    )

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
 
 import haystack
 from haystack import files
@@ -98,6 +98,20 @@ def load_relation_network(path: str | Path, device: str | torch.device = "cpu") 
             path=path,
         )
     return inner
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Put the weights of a file of training into a model.
+
+    Raises:
+        InputError: no safetensors file, or of another architecture.
+    """
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read the weights: {error}", path=path) from error
+    check_tensors(model.state_dict(), tensors, path=path)
+    model.load_state_dict(tensors)
 
 
 def check_tensors(

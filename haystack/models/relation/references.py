@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,40 +33,39 @@ class ModelReference:
         module: name of the plug-in's module, or "".
         factory: name of the plug-in's class or function, or "" for a safetensors file. It is
             called with the vocabulary and returns a ``RelationModel``.
+        weights: safetensors file of a plug-in's training, or None.
     """
 
     file: Path | None
     module: str = ""
     factory: str = ""
+    weights: Path | None = None
 
     @classmethod
     def parse(cls, text: str | Path) -> ModelReference:
         """From ``model.safetensors``, its folder, ``package.module:factory`` or ``file.py:Class``.
 
+        ``file.py:Class@run`` is the class with the weights that training left in the folder (or
+        the file) ``run``.
+
         Raises:
             InputError: there is no such file.
         """
-        path = Path(text)
-        source, colon, factory = str(text).rpartition(":")
-        if not path.exists() and colon and factory.isidentifier():
-            if not source.endswith(".py"):
-                return cls(None, source, factory)
-            file = Path(source)
-            if not file.is_file():
-                raise InputError("there is no such Python file", path=file)
-            return cls(file, "", factory)
-        file = path / "model.safetensors" if path.is_dir() else path
-        if not file.is_file():
-            raise InputError(
-                "no such relation model; make one with: haystack train, or name a class of your "
-                "own as package.module:factory or file.py:Class",
-                path=file,
-            )
-        return cls(file)
+        parts = _plugin(str(text))
+        if parts is None:
+            return cls(_model_file(Path(text)))
+        source, factory, run = parts
+        weights = _model_file(Path(run)) if run else None
+        if not source.endswith(".py"):
+            return cls(None, source, factory, weights)
+        if not Path(source).is_file():
+            raise InputError("there is no such Python file", path=source)
+        return cls(Path(source), "", factory, weights)
 
     def __str__(self) -> str:
         source = self.module or str(self.file)
-        return f"{source}:{self.factory}" if self.factory else source
+        weights = "" if self.weights is None else f"@{self.weights}"
+        return f"{source}:{self.factory}{weights}" if self.factory else source
 
     def load(
         self, vocabulary: Vocabulary | None = None, device: str = "cpu"
@@ -83,6 +83,8 @@ class ModelReference:
         if self.factory:
             chosen = vocabulary or psg_vocabulary()
             model = self._make(chosen)
+            if self.weights is not None:
+                self._fill(model, self.weights)
             if callable(getattr(model, "to", None)):
                 model = model.to(device)
         else:
@@ -98,8 +100,9 @@ class ModelReference:
     def fingerprint(self) -> str:
         """Changes when the model's answers may have changed.
 
-        A file's checksum; for a plug-in that of its source file, and the attribute ``version`` of
-        its class or function, by which a model says that its weights are others.
+        A file's checksum; for a plug-in those of its source file and of its weights, and the
+        attribute ``version`` of its class or function, by which a model that finds its weights
+        elsewhere says that they are others.
 
         Raises:
             InputError: the plug-in cannot be imported.
@@ -110,7 +113,8 @@ class ModelReference:
         source = inspect.getsourcefile(self._import())
         code = "" if source is None else files.sha256_file(source)
         version = str(getattr(factory, "version", ""))
-        return files.sha256_text(files.canonical_json([self.factory, code, version]))
+        weights = "" if self.weights is None else files.sha256_file(self.weights)
+        return files.sha256_text(files.canonical_json([self.factory, code, version, weights]))
 
     def _make(self, vocabulary: Vocabulary) -> Any:
         factory = self._factory()
@@ -124,6 +128,19 @@ class ModelReference:
                 path=str(self),
             ) from error
         return factory(vocabulary)
+
+    def _fill(self, model: Any, weights: Path) -> None:
+        from torch import nn
+
+        from haystack.models.relation.files import load_weights
+
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"weights go into a torch.nn.Module, and {type(model).__name__} is none",
+                path=str(self),
+            )
+        load_weights(model, weights)
+        model.eval()
 
     def _factory(self) -> Callable[[Vocabulary], Any]:
         module = self._import()
@@ -203,10 +220,31 @@ def vocabulary_of(model: object) -> Vocabulary | None:
 
 def absolute_reference(text: str) -> str:
     """A reference that holds in any current folder; names of modules stay names."""
-    source, colon, factory = text.rpartition(":")
-    if colon and factory.isidentifier() and not os.path.exists(text):
-        return f"{os.path.abspath(source)}:{factory}" if source.endswith(".py") else text
-    return os.path.abspath(text)
+    parts = _plugin(text)
+    if parts is None:
+        return os.path.abspath(text)
+    source, factory, run = parts
+    place = os.path.abspath(source) if source.endswith(".py") else source
+    return f"{place}:{factory}@{os.path.abspath(run)}" if run else f"{place}:{factory}"
+
+
+def _plugin(text: str) -> tuple[str, str, str] | None:
+    """Module or file, class or function, and run ("" without), of a plug-in's name."""
+    found = re.fullmatch(r"(.+?):([^\W\d]\w*)(?:@(.+))?", text)
+    if found is None or os.path.exists(text):
+        return None
+    return found[1], found[2], found[3] or ""
+
+
+def _model_file(path: Path) -> Path:
+    file = path / "model.safetensors" if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(
+            "no such relation model; make one with: haystack train, or name a class of your own "
+            "as package.module:factory or file.py:Class",
+            path=file,
+        )
+    return file
 
 
 def _import_file(file: Path) -> ModuleType:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from haystack.errors import HaystackError, InputError
 from haystack.models.relation.answers import ask
@@ -19,6 +22,7 @@ from haystack.models.relation.references import (
     absolute_reference,
     vocabulary_of,
 )
+from haystack.scene_graph import PredictedObjects
 from haystack.vocabulary import Vocabulary, psg_vocabulary
 
 VOCABULARY = Vocabulary(("person", "dog"), (), ("on", "beside"))
@@ -119,6 +123,42 @@ def test_fingerprints_follow_source_version_and_name(tmp_path):
     assert len(seen) == 6
 
 
+def test_weights_of_training_go_into_ones_own_module(tmp_path):
+    torch.manual_seed(0)
+    source = """
+from torch import nn
+class Model(nn.Module):
+    reads_images = False
+    def __init__(self, vocabulary):
+        super().__init__()
+        self.num_predicates = vocabulary.num_predicates
+        self.layer = nn.Linear(2, 3)
+    def predict(self, scenes):
+        return []
+"""
+    file = plugin(tmp_path, source + GOOD.replace("class Model", "class Plain"))
+    weights = {"layer.weight": torch.ones(3, 2), "layer.bias": torch.zeros(3)}
+    (tmp_path / "run").mkdir()
+    save_file(weights, tmp_path / "run" / "model.safetensors")
+    for run in ("run", "run/model.safetensors"):
+        reference = ModelReference.parse(f"{file}:Model@{tmp_path / run}")
+        model, _ = reference.load(VOCABULARY)
+        assert torch.equal(model.layer.weight, weights["layer.weight"])
+        assert not model.training
+    without = ModelReference.parse(f"{file}:Model").fingerprint()
+    first = reference.fingerprint()
+    weights["layer.bias"] += 1
+    save_file(weights, tmp_path / "run" / "model.safetensors")
+    assert len({without, first, reference.fingerprint()}) == 3
+    with pytest.raises(InputError, match=r"torch\.nn\.Module, and Plain is none"):
+        ModelReference.parse(f"{file}:Plain@{tmp_path / 'run'}").load(VOCABULARY)
+    save_file({"layer.bias": torch.zeros(3)}, tmp_path / "run" / "model.safetensors")
+    with pytest.raises(InputError, match=r"missing layer\.weight"):
+        reference.load(VOCABULARY)
+    with pytest.raises(InputError, match="no such relation model"):
+        ModelReference.parse(f"{file}:Model@{tmp_path / 'none'}")
+
+
 def test_files_and_folders_of_training(tmp_path):
     counts = np.zeros((2, 2, 3), np.int32)
     model = OverlapFilter(FrequencyModel(counts, VOCABULARY))
@@ -143,6 +183,8 @@ def test_absolute_references(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert absolute_reference("package.module:factory") == "package.module:factory"
     assert absolute_reference("own.py:Model") == f"{tmp_path}/own.py:Model"
+    assert absolute_reference("own.py:Model@run") == f"{tmp_path}/own.py:Model@{tmp_path}/run"
+    assert absolute_reference("a.b:make@run") == f"a.b:make@{tmp_path}/run"
     assert absolute_reference("model.safetensors") == f"{tmp_path}/model.safetensors"
 
 
@@ -170,6 +212,8 @@ def answer(logits=((0, 0), (0, 0)), none=(0, 0), pairs=((0, 1), (1, 0)), image_i
 def test_good_answers_pass():
     assert ask(Answering([answer()]), [scene()])[0].logits.dtype == np.float32
     assert ask(Answering([answer(none=None)]), [scene()])[0].no_relation is None
+    classified = replace(answer(), objects=PredictedObjects(np.array([1, 0])))
+    assert ask(Answering([classified]), [scene()])[0].objects is classified.objects
     for count in (0, 1):
         empty = RelationLogits("a", all_pairs(count), np.empty((0, 2)), np.empty(0))
         assert len(ask(Answering([empty]), [scene(count)])[0].pairs) == 0
@@ -184,6 +228,10 @@ def test_good_answers_pass():
         ([answer(image_id="b")], "image a: the relation model answered for 'b'"),
         ([answer(pairs=((0, 1), (0, 1)))], "each of the 2 ordered pairs of 2 segments once"),
         ([answer(logits=((0, 0, 0), (0, 0, 0)))], r"logits of shape \[2, 2\], it gave \[2, 3\]"),
+        (
+            [replace(answer(), objects=PredictedObjects(np.zeros(3, np.int64)))],
+            "classified 3 objects of 2",
+        ),
         ([answer(none=(0,))], r"no_relation of shape \[2\], it gave \[1\]"),
         ([answer(logits=((0, np.nan), (0, 0)))], "logits that are NaN or infinite"),
         ([answer(none=(np.inf, 0))], "no_relation that are NaN or infinite"),
