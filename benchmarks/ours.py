@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import torch
 from synthetic import CLASSES, SIDE, Scenes, Segmented, filled
 from torch import Tensor
 
+from haystack.evaluation.records import batches
 from haystack.io.panoptic_png import write_panoptic_png
 from haystack.metrics import SceneGraphMetrics
 
 Record = dict[str, Tensor]
+Batch = tuple[list[Record], list[Record]]
 
 FOUR = ("R", "mR", "ngR", "ng-mR")
 LABELLED = ("P-AUC", "PDD", "PDO")
@@ -43,6 +46,11 @@ def records(scenes: Scenes) -> tuple[list[Record], list[Record]]:
     return predictions, targets
 
 
+def batched(scenes: Scenes) -> list[Batch]:
+    """The same, divided as ``haystack evaluate`` does it."""
+    return list(batches(zip(*records(scenes), strict=True)))
+
+
 def class_triplets(scenes: Scenes, step: int = 1) -> np.ndarray:
     """Rows (subject class, object class, predicate) of every ``step``-th image, from the second."""
     rows = [
@@ -64,13 +72,11 @@ def to_device(batch: list[Record], device: str) -> list[Record]:
     return [{name: value.to(device) for name, value in record.items()} for record in batch]
 
 
-def feed(
-    metrics: SceneGraphMetrics, predictions: list[Record], targets: list[Record], batch: int
-) -> dict[str, Tensor]:
+def feed(metrics: SceneGraphMetrics, inputs: Iterable[Batch]) -> dict[str, Tensor]:
     """Update batch by batch and compute."""
     metrics.reset()
-    for begin in range(0, len(targets), batch):
-        metrics.update(predictions[begin : begin + batch], targets[begin : begin + batch])
+    for predictions, targets in inputs:
+        metrics.update(predictions, targets)
     return metrics.compute()
 
 
@@ -90,7 +96,8 @@ def values_of(scenes: Scenes, masks: bool = False, **choices: Any) -> dict[str, 
                 if "boxes" in record:
                     regions = filled(record["boxes"].numpy(), panoptic=panoptic)
                     record["masks"] = torch.from_numpy(regions)
-    return {name: value.tolist() for name, value in feed(metrics, *inputs, 8).items()}
+    parts = [tuple(side[i : i + 8] for side in inputs) for i in range(0, len(scenes), 8)]
+    return {name: value.tolist() for name, value in feed(metrics, parts).items()}
 
 
 def write_scenes(folder: Path, scenes: Scenes) -> None:

@@ -19,9 +19,6 @@ from synthetic import Scenes, scenes
 from haystack import evaluate
 from haystack.metrics import SceneGraphMetrics
 
-_PAIRS_PER_BATCH = 2**17
-"""Twice as many as ``haystack evaluate``, which saves memory, takes together."""
-
 
 def predcls(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
     """PredCls of PSG's test set: four recalls against the peers, then the whole table."""
@@ -36,7 +33,7 @@ def predcls(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
     few = _head(data, sizes.kaihuatang_images)
     data.save(scratch / "all")
     few.save(scratch / "few")
-    inputs, batch = ours.records(data), _batch(data)
+    inputs = ours.batched(data)
     training = ours.class_triplets(data, step=2)
     count, repeat = len(data), sizes.repeat
     four = SceneGraphMetrics(data.predicates, protocol="sgbench", metrics=ours.FOUR)
@@ -45,7 +42,7 @@ def predcls(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
     whole = SceneGraphMetrics(data.predicates, training=training)
 
     def milliseconds(metrics: SceneGraphMetrics) -> float:
-        return 1e3 / count * best_cpu_seconds(lambda: ours.feed(metrics, *inputs, batch), repeat)
+        return 1e3 / count * best_cpu_seconds(lambda: ours.feed(metrics, inputs), repeat)
 
     base = milliseconds(four)
     kaihuatang, everything = (
@@ -77,7 +74,7 @@ def predcls(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
         _within("+ P-AUC, PDD, PDO, IMR, zR, A@K", milliseconds(table), base),
         _within("every metric there is", milliseconds(whole), base, goal=False),
     ]
-    return rows + _on_cuda("predcls", what, four, inputs, batch, base, repeat)
+    return rows + _on_cuda("predcls", what, four, inputs, count, base, repeat)
 
 
 def haystack(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
@@ -96,10 +93,10 @@ def haystack(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
     ours.write_scenes(scratch / "all", data)
     if len(part) < len(data):
         ours.write_scenes(scratch / "part", part)
-    inputs, batch = ours.records(data), _batch(data)
+    inputs = ours.batched(data)
     choices: dict[str, Any] = {"metrics": ours.LABELLED, "protocol": "haystack-v1"}
     metrics = SceneGraphMetrics(data.predicates, **choices)
-    memory = best_cpu_seconds(lambda: ours.feed(metrics, *inputs, batch), sizes.repeat)
+    memory = best_cpu_seconds(lambda: ours.feed(metrics, inputs), sizes.repeat)
 
     def from_files() -> None:
         evaluate(scratch / "all/annotations.json", scratch / "all/predictions.npy", **choices)
@@ -137,14 +134,14 @@ def sgdet(sizes: Sizes, peers: Peers, scratch: Path) -> list[Row]:
         relations=sizes.relations,
     )
     data.save(scratch / "all")
-    inputs, batch = ours.records(data), _batch(data)
+    inputs = ours.batched(data)
     four = SceneGraphMetrics(data.predicates, protocol="sgbench", metrics=ours.FOUR)
-    seconds = best_cpu_seconds(lambda: ours.feed(four, *inputs, batch), sizes.repeat)
+    seconds = best_cpu_seconds(lambda: ours.feed(four, inputs), sizes.repeat)
     base = seconds * 1e3 / len(data)
     pairs = sizes.detections * (sizes.detections - 1)
     what = f"R, mR, ngR, ng-mR @ 3 K, {sizes.detections} boxes, {pairs} pairs"
     rows = _against_sgbench("sgdet", what, four, base, peers, scratch / "all", sizes.repeat)
-    rows += _on_cuda("sgdet", what, four, inputs, batch, base, sizes.repeat)
+    rows += _on_cuda("sgdet", what, four, inputs, len(data), base, sizes.repeat)
     _head(data, 8).save(scratch / "few")
     extra = f"--images={sizes.stream_images}"
     stream = run_driver("stream_ours", scratch / "few", extra, repeat=0)
@@ -262,10 +259,6 @@ def _mostly_negative(data: Scenes, labels: int) -> Scenes:
     return Scenes({**data.arrays, **arrays}, {**data.counts, **counts}, data.predicates)
 
 
-def _batch(data: Scenes) -> int:
-    return max(1, _PAIRS_PER_BATCH // max(1, int(data.counts["pairs"].max())))
-
-
 def _within(what: str, spent: float, base: float, *, goal: bool = True) -> Row:
     """A row of the whole table, relative to the four recalls."""
     ratio = spent / base
@@ -279,23 +272,23 @@ def _on_cuda(
     part: str,
     what: str,
     metrics: SceneGraphMetrics,
-    inputs: tuple[list[ours.Record], list[ours.Record]],
-    batch: int,
+    inputs: list[ours.Batch],
+    images: int,
     cpu: float,
     repeat: int,
 ) -> list[Row]:
     """The same on a GPU, predictions there and annotations on the host; wall time."""
     if not torch.cuda.is_available():
         return []
-    predictions = ours.to_device(inputs[0], "cuda")
     moved = metrics.to("cuda")
-    spent = best_seconds(lambda: ours.feed(moved, predictions, inputs[1], batch), repeat, "cuda")
+    there = [(ours.to_device(predictions, "cuda"), targets) for predictions, targets in inputs]
+    spent = best_seconds(lambda: ours.feed(moved, there), repeat, "cuda")
     metrics.to("cpu")
     return [
         compared(
             part,
             f"{what}, on the GPU",
-            1e3 * spent / len(inputs[1]),
+            1e3 * spent / images,
             MS,
             "ours, CPU",
             cpu,
