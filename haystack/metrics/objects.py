@@ -103,7 +103,7 @@ def match_batch(
     )
     problems.note(0, _outside(classes[1], num_classes), pairs.predicted_images)
     same = same_class(pairs, *classes)
-    regions = _Regions(known, targets, sizes, problems)
+    regions = _Regions(known, targets, pairs, sizes, problems)
     iou = regions.iou(protocol, where_true(same))
     matches = match_objects(
         iou,
@@ -172,9 +172,11 @@ class _Regions:
         self,
         predictions: Sequence[Record],
         targets: Sequence[Record],
+        pairs: ObjectPairs,
         sizes: tuple[tuple[int, ...], tuple[int, ...]],
         problems: _Problems,
     ) -> None:
+        self.pairs = pairs
         self.problems = problems
         self.device = problems.device
         self.sizes = sizes
@@ -313,6 +315,8 @@ class _Regions:
         return masks if masks.dtype == torch.bool else masks != 0
 
     def _pairs(self, images: Sequence[_Image]) -> ObjectPairs:
+        if len(images) == len(self.sizes[0]):
+            return self.pairs
         truths, predictions = ([image.sizes[side] for image in images] for side in (0, 1))
         return object_pairs(truths, predictions, self.device)
 
