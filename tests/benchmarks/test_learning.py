@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from rendered_scenes import PREDICATES, config_for, render
@@ -9,7 +15,7 @@ from rendered_scenes import PREDICATES, config_for, render
 from haystack import evaluate
 from haystack.io.panoptic_png import read_panoptic_png
 from haystack.models.relation.predict import predict_dataset
-from haystack.scene_graph import RelationScores
+from haystack.training.frequency import FrequencyConfig, count_model
 from haystack.training.trainer import train
 
 
@@ -22,32 +28,19 @@ def mean_recall(scenes, predictions):
     return evaluate(scenes, predictions, ks=(20,), metrics=["mR"]).metrics["mR@20"]
 
 
-def frequencies(scenes):
-    """Share of each predicate among all pairs of two classes in the training images."""
-    classes = scenes.vocabulary.num_objects
-    held = np.zeros((classes, classes, scenes.vocabulary.num_predicates))
-    pairs = np.zeros((classes, classes))
-    for graph in scenes.split("train"):
-        labels = graph.labels
-        subject, target, predicate = graph.relations.T
-        np.add.at(held, (labels[subject], labels[target], predicate), 1)
-        first, second = np.nonzero(~np.eye(len(labels), dtype=bool))
-        np.add.at(pairs, (labels[first], labels[second]), 1)
-    shares = held / pairs[:, :, None]
-    for graph in scenes.split("test"):
-        rows = np.argwhere(~np.eye(len(graph.labels), dtype=bool))
-        scores = shares[graph.labels[rows[:, 0]], graph.labels[rows[:, 1]]]
-        yield RelationScores(graph.image_id, rows, scores.astype(np.float32))
-
-
 @pytest.mark.parametrize(
     ("head", "steps"), [("vctree", 200), ("motifs", 200), ("gpsnet", 250), ("imp", 700)]
 )
-def test_a_head_learns_what_the_classes_alone_do_not_tell(scenes, head, steps):
+def test_a_head_learns_relations_that_are_known(scenes, head, steps):
     model = train(config_for(head, steps=steps), scenes).model
     learned = mean_recall(scenes, predict_dataset(model, scenes))
     assert learned > 0.95
-    assert mean_recall(scenes, frequencies(scenes)) < 0.1
+
+
+@pytest.mark.parametrize("overlap", ["none", "boxes"])
+def test_the_classes_alone_tell_next_to_nothing(scenes, overlap):
+    model = count_model(FrequencyConfig(overlap=overlap), scenes)
+    assert mean_recall(scenes, predict_dataset(model, scenes)) < 0.2
 
 
 def test_frequencies_fall_as_a_long_tail(scenes):
@@ -121,3 +114,31 @@ def test_equal_seeds_draw_equal_scenes_and_pictures(tmp_path):
         for name in (one.file_name, one.pan_seg_file_name):
             assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
     assert drawn[0].test_image_ids == ("2",)
+
+
+@pytest.mark.slow
+def test_the_benchmark_says_for_every_model_how_it_came_out():
+    root = Path(__file__).parents[2]
+    paths = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, str(root / "benchmarks" / "learning.py"), "--json"]
+    command += ["--heads", "gpsnet", "--seeds=2", "--train=6", "--test=6", "--steps=2"]
+    done = subprocess.run(
+        [*command, "--replicates=30", "--settings", "steps=2"],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    drawn = {row["model"]: row for row in rows if row["part"] == "rendered"}
+    assert drawn.keys() == {"frequency", "frequency, overlapping boxes", "gpsnet"}
+    assert drawn["gpsnet"]["met"] is False
+    mini = [row for row in rows if row["part"] == "psg-mini"]
+    assert len(mini) == 9
+    for row in mini:
+        assert row["worst"] <= row["value"] <= row["best"]
+        assert row["interval"][0] < row["interval"][1]
+    trained = [row for row in mini if row["model"] == "gpsnet"]
+    for row, base in zip(trained, mini, strict=False):
+        assert row["difference"] == pytest.approx(row["value"] - base["value"])
