@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from haystack.vocabulary import Vocabulary
 
 _TABLES = (".parquet", ".npy")
+_OTHER_FILES = (".json", ".jsonl", ".csv", ".txt", ".npz", ".pkl", ".png", ".svg")
 _SHOWN = 5  # quarantined images named in the text
 
 
@@ -97,9 +98,9 @@ def _predict(args: argparse.Namespace) -> Outcome:
         )
     if args.out.suffix in _TABLES:
         return _scores_alone(args, annotated=annotated)
-    if args.out.is_file():
+    if args.out.is_file() or args.out.suffix in _OTHER_FILES:
         raise InputError(
-            "expected a folder, or a name that ends in .parquet or .npy; this is a file",
+            "expected a folder, or a name that ends in .parquet or .npy; this names a file",
             path=args.out,
         )
     from haystack.pipeline.scene_graphs import GraphOutput, write_quarantine, write_scene_graphs

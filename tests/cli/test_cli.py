@@ -169,7 +169,7 @@ def test_predictions_are_written_in_the_format_of_their_name(capsys, tmp_path):
         capsys, "predict", "psg-mini", "--model", tmp_path, "--out", tmp_path / "p.txt"
     )
     assert code == 2
-    assert "ends in .parquet or .npy" in err
+    assert "ends in .parquet or .npy; this names a file" in err
     code, _, err = run(
         capsys, "predict", "psg-mini", "--model", tmp_path, "--out", tmp_path / "p.npy"
     )
