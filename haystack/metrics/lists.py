@@ -10,13 +10,25 @@ import torch
 from torch import Tensor
 
 from haystack.errors import InputError
-from haystack.metrics.batch import Record, as_tensor, keys_of, record_name, send, shape_error
+from haystack.metrics.batch import (
+    Record,
+    as_tensor,
+    keys_of,
+    move,
+    record_name,
+    send,
+    shape_error,
+)
 from haystack.metrics.functional.hits import Links, first_hits, predicate_places
 from haystack.metrics.functional.orders import independent_ranks
 from haystack.metrics.functional.ranking import NEVER
+from haystack.metrics.functional.tensors import on_host
 from haystack.metrics.kinds import Order
 from haystack.metrics.predictions import Predictions, flatten_predictions
 from haystack.metrics.ranks import Batch, link_batch
+
+LIST_PROBLEMS = ("a ranked triplet names an object or a predicate that is not there",)
+"""What may be wrong with values, in the order of ``RankedList.problems``."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +36,16 @@ class RankedList:
     """The ranked triplets of a batch as scores, so that what ranks scores ranks them.
 
     Args:
-        predicted: the pairs that are listed; a triplet at place j of n has the score n - j, and
-            what is not listed has 0.
+        predicted: a row for each entry, so that no number of rows depends on values. The first
+            entry of a pair has the scores of all its entries, n - j for place j of n; what is not
+            listed has 0, and so have the pair's other entries.
         lengths: int64 [images], n.
+        problems: bool [1, images], in the order of ``LIST_PROBLEMS``.
     """
 
     predicted: Predictions
     lengths: Tensor
+    problems: Tensor
 
 
 def is_ranked(preds: Sequence[Record | None]) -> bool:
@@ -59,22 +74,28 @@ def flatten_lists(
         The lists, or None if an image has none under ``key``.
 
     Raises:
-        InputError: a shape or a predicate does not fit.
+        InputError: a shape does not fit, or on the CPU an object or a predicate.
     """
     if any(record is not None and record.get(key) is None for record in preds):
         return None
     lists = [
-        None if record is None else _rows(record[key], i, preds) for i, record in enumerate(preds)
+        None if record is None else move(_rows(record[key], i, preds), device)
+        for i, record in enumerate(preds)
     ]
+    problems = _problems(lists, num_objects, num_predicates, preds, device)
     records = [
-        None if rows is None else _scored(rows, number, num_objects[number], num_predicates, preds)
+        None if rows is None else _scored(rows, num_objects[number], num_predicates)
         for number, rows in enumerate(lists)
     ]
     predicted = flatten_predictions(
-        records, num_objects, num_predicates, from_logits=False, device=device
+        records,
+        num_objects,
+        num_predicates,
+        from_logits=False,
+        device=device,
+        keep_repeated=True,
     )
-    sizes = [0 if rows is None else len(rows) for rows in lists]
-    return RankedList(predicted, send(sizes, torch.int64, device))
+    return RankedList(predicted, send(predicted.sizes, torch.int64, device), problems)
 
 
 def _rows(value: Any, number: int, preds: Sequence[Record | None]) -> Tensor:
@@ -91,24 +112,50 @@ def _rows(value: Any, number: int, preds: Sequence[Record | None]) -> Tensor:
     return rows.to(torch.int64)
 
 
-def _scored(
-    rows: Tensor, number: int, objects: int, predicates: int, preds: Sequence[Record | None]
-) -> dict[str, Any]:
-    """Pairs and scores of one image."""
-    limits = torch.tensor([objects, objects, predicates], device=rows.device)
-    wrong = ((rows < 0) | (rows >= limits)).any(1)
-    if bool(wrong.any()):
-        raise InputError(
-            f"the triplet {rows[wrong][0].tolist()} names an object or a predicate that is not "
-            f"there; there are {objects} objects and {predicates} predicates",
-            record=record_name(number, preds),
-        )
-    keys, row = torch.unique(rows[:, 0] * objects + rows[:, 1], return_inverse=True)
-    places = torch.arange(len(rows), 0, -1, device=rows.device).float()
-    scores = torch.zeros(len(keys) * predicates, device=rows.device)
-    scores = scores.scatter_reduce(0, row * predicates + rows[:, 2], places, "amax")
-    pairs = torch.stack([keys // max(objects, 1), keys % max(objects, 1)], dim=1)
-    return {"pairs": pairs, "scores": scores.view(-1, predicates)}
+def _problems(
+    lists: Sequence[Tensor | None],
+    num_objects: Sequence[int],
+    num_predicates: int,
+    preds: Sequence[Record | None],
+    device: torch.device,
+) -> Tensor:
+    """``RankedList.problems``, raised at once on the CPU."""
+    flags = torch.zeros(len(LIST_PROBLEMS), len(lists), dtype=torch.bool, device=device)
+    for number, rows in enumerate(lists):
+        if rows is None:
+            continue
+        outside = _outside(rows, num_objects[number], num_predicates)
+        if not on_host(rows):
+            flags[0, number] = outside.any()
+        elif bool(outside.any()):
+            raise InputError(
+                f"the triplet {rows[outside][0].tolist()} names an object or a predicate that is "
+                f"not there; there are {num_objects[number]} objects and {num_predicates} "
+                "predicates",
+                record=record_name(number, preds),
+            )
+    return flags
+
+
+def _outside(rows: Tensor, objects: int, predicates: int) -> Tensor:
+    """Which entries [K] name an object or a predicate that is not there."""
+    pairs, predicate = rows[:, :2], rows[:, 2]
+    wrong = ((pairs < 0) | (pairs >= objects)).any(1)
+    return wrong | (predicate < 0) | (predicate >= predicates)
+
+
+def _scored(rows: Tensor, objects: int, predicates: int) -> dict[str, Any]:
+    """Pairs and scores of one image, a row for each entry."""
+    number = torch.arange(len(rows), device=rows.device)
+    outside = _outside(rows, objects, predicates)
+    slot = (rows[:, 0] * objects + rows[:, 1]).masked_fill(outside, objects**2)
+    first = number.new_zeros(objects**2 + 1)
+    first = first.scatter_reduce(0, slot, number, "amin", include_self=False)
+    scores = torch.zeros(len(rows) * predicates, device=rows.device)
+    cells = first[slot] * predicates + rows[:, 2].clamp(0, predicates - 1)
+    places = (len(rows) - number).float()
+    scores = scores.scatter_reduce(0, cells, places, "amax")
+    return {"pairs": rows[:, :2], "scores": scores.view(-1, predicates)}
 
 
 def rank_lists(

@@ -179,6 +179,8 @@ _SINGLE_MPO = Protocol(
     inclusive=False,
 )
 
+_SINGLE_MPO_BOXES = replace(_SINGLE_MPO, name="single-mpo-boxes", regions="boxes")
+
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         protocol.name: protocol
@@ -193,6 +195,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
             _KT,
             _VCTREE,
             _SINGLE_MPO,
+            _SINGLE_MPO_BOXES,
         )
     }
 )
@@ -239,6 +242,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
   they occur; without graph constraint scores are multiplied by 1 - p(no relation); mR is undefined
   as soon as one predicate is absent. (Its data loader drops relations of an object with itself,
   its evaluation does not.)
+- ``single-mpo-boxes``: the same script without ``--seg``: it matches boxes, and looks at no mask.
 """
 
 

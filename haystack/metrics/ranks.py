@@ -19,6 +19,7 @@ from haystack.metrics.functional.orders import (
     triplet_ranks,
 )
 from haystack.metrics.functional.ranking import NEVER, ranks_of
+from haystack.metrics.functional.recall import reachable_ranks
 from haystack.metrics.functional.tensors import count_by
 from haystack.metrics.kinds import Order
 from haystack.metrics.objects import ObjectMatch
@@ -92,10 +93,9 @@ class Batch:
         if self.own_objects and self.objects is not None and self.objects.phrases is not None:
             images = self.annotated.triplet_images
             reached = count_by(self.links.triplets, self.links.valid, len(images)) > 0
-        else:
-            found, _ = self.found()
-            reached = found[self.annotated.triplet_objects].all(1)
-        return {"reachable": torch.where(reached, 0, NEVER)}
+            return {"reachable": torch.where(reached, 0, NEVER)}
+        found, _ = self.found()
+        return {"reachable": reachable_ranks(found, self.annotated.triplet_objects)}
 
 
 def rank_batch(

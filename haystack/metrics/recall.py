@@ -15,12 +15,11 @@ from torch import Tensor
 from haystack.errors import InputError
 from haystack.metrics.base import HaystackMetric, check_average
 from haystack.metrics.functional import (
-    grouped_hits,
     independent_ranks,
+    instance_recall_rows,
     mean_predicate_rank,
     mean_recall,
     ranks_of,
-    recall_shares,
     triplet_ranks,
 )
 from haystack.metrics.functional.recall import RANK_UNIT
@@ -329,8 +328,8 @@ class PairRecall(FlatRecall):
 class InstanceRecall(HaystackMetric):
     """InstR: the share of an image's annotated objects that the predictions found.
 
-    The mean over images (SGBench). As input to ``update``: which objects were found, for instance
-    by :func:`haystack.metrics.functional.match_objects`.
+    See :func:`haystack.metrics.functional.instance_recall`. As input to ``update``: which objects
+    were found, for instance by :func:`haystack.metrics.functional.match_objects`.
 
     Args:
         **kwargs: see :class:`~haystack.metrics.base.HaystackMetric`.
@@ -362,30 +361,12 @@ class InstanceRecall(HaystackMetric):
         outside = ((images < 0) | (images >= num_images)).any()
         self._check(outside[None, None], [None])
         images = images.clamp(0, max(num_images - 1, 0))
-        self.instances = self.instances + instance_rows(found, images, num_images).sum(0)
+        self.instances = self.instances + instance_recall_rows(found, images, num_images).sum(0)
 
     def compute(self) -> Tensor:
         """The mean over images that have objects."""
         self._raise_problems()
         return mean_recall(*self.instances)
-
-
-def instance_rows(
-    found: Tensor, images: Tensor, num_images: int, entering: Tensor | None = None
-) -> Tensor:
-    """int64 [images, 2]: each image's share of found objects, and whether it counts.
-
-    Args:
-        found: bool [N].
-        images: int64 [N].
-        num_images: number of images.
-        entering: bool [images], which images count; default all.
-    """
-    one = found.new_ones(1, dtype=torch.int64)
-    rank = (~found).to(torch.int64)
-    counted = None if entering is None else entering[images]
-    hits, sizes = grouped_hits(rank, images, num_images, one, counted)
-    return torch.cat([recall_shares(hits, sizes), (sizes > 0)[:, None]], dim=1)
 
 
 class PredicateRank(FlatRecall):

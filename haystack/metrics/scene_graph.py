@@ -19,7 +19,11 @@ from haystack.metrics.functional import (
     ranks_of,
 )
 from haystack.metrics.functional.displacement import rank_cells
-from haystack.metrics.functional.recall import RANK_UNIT, predicate_rank_rows
+from haystack.metrics.functional.recall import (
+    RANK_UNIT,
+    instance_recall_rows,
+    predicate_rank_rows,
+)
 from haystack.metrics.functional.streaming_auroc import auroc_from_histogram
 from haystack.metrics.functional.tensors import count_by, ratio
 from haystack.metrics.kinds import (
@@ -30,13 +34,12 @@ from haystack.metrics.kinds import (
     Recall,
     choose_metrics,
 )
-from haystack.metrics.lists import flatten_lists, is_ranked, rank_lists
+from haystack.metrics.lists import LIST_PROBLEMS, flatten_lists, is_ranked, rank_lists
 from haystack.metrics.objects import OBJECT_PROBLEMS, ObjectMatch, match_batch
 from haystack.metrics.predicates import auroc_of_packed, check_bits, count_scores, pack_samples
 from haystack.metrics.predictions import PROBLEMS, flatten_predictions
 from haystack.metrics.protocols import get_protocol
 from haystack.metrics.ranks import ANNOTATED, Batch, rank_batch
-from haystack.metrics.recall import instance_rows
 from haystack.metrics.states import RecallStates
 from haystack.metrics.targets import Targets, flatten_targets
 from haystack.metrics.training import TrainingTriplets
@@ -122,7 +125,7 @@ class SceneGraphMetrics(RecallStates):
         {'P-AUC': 1.0, 'PDD': 0.0, 'PDO': 0.5, 'R@1': 1.0, 'ng-mR@1': 1.0}
     """
 
-    PROBLEMS: ClassVar[tuple[str, ...]] = (*PROBLEMS, *OBJECT_PROBLEMS)
+    PROBLEMS: ClassVar[tuple[str, ...]] = (*PROBLEMS, *OBJECT_PROBLEMS, *LIST_PROBLEMS)
     samples: list[Tensor]
     score_histogram: Tensor
     rank_histogram: Tensor
@@ -200,7 +203,7 @@ class SceneGraphMetrics(RecallStates):
         objects, num_objects = self._match(preds, targets, annotated)
         own_objects = _own_objects(preds)
         if is_ranked(preds):
-            self._add_lists(preds, annotated, objects, num_objects)
+            self._add_lists(preds, targets, annotated, objects, num_objects)
             return
         predicted = flatten_predictions(
             preds,
@@ -334,6 +337,7 @@ class SceneGraphMetrics(RecallStates):
     def _add_lists(
         self,
         preds: Sequence[Mapping[str, Any] | None],
+        targets: Sequence[Mapping[str, Any]],
         annotated: Targets,
         objects: ObjectMatch | None,
         num_objects: tuple[int, ...],
@@ -349,6 +353,9 @@ class SceneGraphMetrics(RecallStates):
         )
         if constrained is None:
             raise InputError("expected ranked triplets for every image of the batch, or for none")
+        for listed in filter(None, (constrained, unconstrained)):
+            first = len(PROBLEMS) + len(OBJECT_PROBLEMS)
+            self._note(listed.problems, first, targets, preds)
         lacking = [True, unconstrained is None, True]
         self.lacking = self.lacking + send(lacking, torch.int64, self.device)
         batch = Batch(annotated, constrained.predicted, objects, own_objects=True)
@@ -391,7 +398,7 @@ class SceneGraphMetrics(RecallStates):
             related = [count > 0 for count in annotated.num_triplets]
             entering = send(related, torch.bool, self.device)
             entering = entering if in_images is None else entering & in_images
-            rows = instance_rows(found, owners, len(related), entering)
+            rows = instance_recall_rows(found, owners, len(related), entering)
             self._add("instances", rows, torch.arange(len(rows), device=self.device))
 
     def _add_seen(self, batch: Batch) -> None:

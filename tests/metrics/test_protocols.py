@@ -236,6 +236,17 @@ def test_single_mpo_wants_more_than_half():
     assert compute("paper", [found], [truth])["R@1"] == 1
 
 
+def test_single_mpo_compares_boxes_where_asked():
+    """The script without ``--seg``: more than half of the box, whatever the masks."""
+    truth = target([[0, 2, 0]], boxes=[[0, 0, 2, 8], [4, 0, 6, 8], [8, 0, 10, 8]])
+    truth["masks"] = torch.zeros(3, 1, 12, dtype=torch.bool)
+    for height, expected in ((8, 1), (5, 1), (4, 0)):
+        boxes = torch.tensor([[0.0, 0, 2, height], [8, 0, 10, 8]])
+        own = {"boxes": boxes, "masks": torch.ones(2, 1, 12, dtype=torch.bool)}
+        found = pred([[0, 1]], [[0.9, 0.1]], labels=torch.tensor([0, 1]), **own)
+        assert compute("single-mpo-boxes", [found], [truth])["R@1"] == expected
+
+
 def test_several_masks_for_one_object_are_no_way_to_several_predicates():
     """What SGBench and OpenPSG allow, and one to one does not."""
     truth = target([[0, 2, 0], [0, 2, 1]])

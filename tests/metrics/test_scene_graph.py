@@ -24,12 +24,13 @@ from haystack.metrics import (
     predictions,
     scene_graph,
 )
+from haystack.metrics import lists as lists_module
 from haystack.metrics.batch import adjoining
 from haystack.metrics.functional import hits, orders, relation_probabilities, tensors
 from haystack.metrics.functional.matching import boxes, rules
 from haystack.metrics.targets import Targets, flatten_targets
 
-HOSTS = (base, batch, boxes, hits, objects, orders, predictions, rules, tensors)
+HOSTS = (base, batch, boxes, hits, lists_module, objects, orders, predictions, rules, tensors)
 """Modules that ask where values lie."""
 
 KS = (1, 3, 8)
@@ -352,7 +353,7 @@ def test_unknown_protocols_are_an_error_that_lists_those_there_are():
     with pytest.raises(InputError, match="haystack-v1"):
         SceneGraphMetrics(3, protocol="papper")
     openpsg = "openpsg openpsg-pan_seg openpsg-phrdet openpsg-pan_seg-phrdet"
-    names = f"paper haystack-v1 {openpsg} sgbench kt vctree single-mpo"
+    names = f"paper haystack-v1 {openpsg} sgbench kt vctree single-mpo single-mpo-boxes"
     assert list(PROTOCOLS) == names.split()
 
 
@@ -417,6 +418,29 @@ def test_bad_objects_are_refused(monkeypatch, where, side, key, value, message):
     metric.reset()
     metric.update(*parts(detected("1")))
     assert metric.compute()["R@1"] == 1
+
+
+@pytest.mark.parametrize("row", [[0, 2, 0], [-1, 0, 0], [0, 1, 3], [0, 1, -1]])
+@pytest.mark.parametrize("key", ["triplets", "ng_triplets"])
+@pytest.mark.parametrize("where", ["cpu", "accelerator", "accelerator, validated"])
+def test_bad_ranked_triplets_are_refused(monkeypatch, where, key, row):
+    preds, targets = parts(detected("1"), detected("42"))
+    for pred in preds:
+        good = torch.tensor([[0, 1, 2], [1, 0, 1]])
+        pred |= {"triplets": good, "ng_triplets": good}
+    preds[1] |= {key: torch.tensor([[0, 1, 2], row]), "image_id": "42"}
+    for module in HOSTS if where != "cpu" else ():
+        monkeypatch.setattr(module, "on_host", lambda _: False)
+    metric = SceneGraphMetrics(3, ks=KS, validate="validated" in where)
+    message = "names an object or a predicate that is not there"
+    if where == "accelerator":
+        metric.update(preds, targets)
+        with pytest.raises(InputError, match=rf"{message}.*\(in 1 records"):
+            metric.compute()
+    else:
+        with pytest.raises(InputError, match=message) as caught:
+            metric.update(preds, targets)
+        assert str(caught.value).startswith("image 42: ")
 
 
 def test_annotated_classes_beyond_the_last_are_refused():
@@ -497,13 +521,31 @@ def with_objects(preds, targets, seed):
     return preds, targets
 
 
-@pytest.mark.parametrize("mode", ["predcls", "predcls by overlap", "sgdet"])
+MODES = ("predcls", "predcls by overlap", "sgdet", "ranked triplets")
+
+
+def in_mode(preds, mode):
+    """Predictions from :func:`with_objects` for one of ``MODES``."""
+    if mode == "sgdet":
+        return preds
+    if mode == "ranked triplets":
+        return [p | {"triplets": listed(p), "ng_triplets": listed(p)} for p in preds]
+    return [{k: v for k, v in p.items() if k in PREDICTED} for p in preds]
+
+
+def listed(pred):
+    """Some triplets, pairs again with other predicates, and the first one again."""
+    pairs = torch.as_tensor(pred["pairs"])
+    pairs = torch.cat([pairs, pairs.flip(0), pairs])
+    return torch.cat([pairs, torch.arange(len(pairs))[:, None] % 3], dim=1)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_update_asks_an_accelerator_for_nothing(brute, mode, monkeypatch):
     # A fake tensor has a shape and no values: whoever asks for one gets an error.
     preds, targets = lists(brute.random_images(10, 6, 4))
     preds, targets = with_objects(preds, targets, 10)
-    if mode != "sgdet":
-        preds = [{k: v for k, v in p.items() if k in PREDICTED} for p in preds]
+    preds = in_mode(preds, mode)
     protocol = get_protocol("kt" if mode == "predcls by overlap" else "paper")
     annotated = flatten_targets(targets, 4, protocol)
     for module in HOSTS:
@@ -523,11 +565,10 @@ def test_update_asks_an_accelerator_for_nothing(brute, mode, monkeypatch):
     assert metric.image_hits.shape == (len(metric.image_columns), len(KS))
 
 
-@pytest.mark.parametrize("mode", ["predcls", "predcls by overlap", "sgdet"])
+@pytest.mark.parametrize("mode", MODES)
 def test_an_accelerator_gives_the_same(brute, mode, monkeypatch):
     preds, targets = with_objects(*lists(brute.random_images(11, 8, 4)), 11)
-    if mode != "sgdet":
-        preds = [{k: v for k, v in p.items() if k in PREDICTED} for p in preds]
+    preds = in_mode(preds, mode)
     values = []
     for patched in (False, True):
         for module in HOSTS if patched else ():

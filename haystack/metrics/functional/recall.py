@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from haystack.metrics.functional.ranking import NEVER
 from haystack.metrics.functional.tensors import count_by, inverse_order, ratio, result_dtype
 
 UNIT = 2**38
@@ -109,6 +110,83 @@ def mean_recall(recalls: Tensor, count: Tensor) -> Tensor:
         tensor([0.5000,    nan], dtype=torch.float64)
     """
     return ratio(recalls, count) / UNIT
+
+
+def instance_recall(found: Tensor, images: Tensor, num_images: int) -> Tensor:
+    """InstR: the share of an image's annotated objects that are found, averaged over images.
+
+    Source: SGBench 1.0. Images without objects are left out.
+
+    Args:
+        found: bool [N], for each annotated object, for instance whether
+            :func:`~haystack.metrics.functional.match_objects` matched it.
+        images: int64 [N], 0..num_images-1.
+        num_images: I.
+
+    Returns:
+        float64 [] (float32 on MPS), NaN without objects.
+
+    Example:
+        >>> found, images = torch.tensor([True, False, True]), torch.tensor([0, 0, 2])
+        >>> instance_recall(found, images, 3)
+        tensor(0.7500, dtype=torch.float64)
+    """
+    return mean_recall(*instance_recall_rows(found, images, num_images).sum(0))
+
+
+def instance_recall_rows(
+    found: Tensor, images: Tensor, num_images: int, entering: Tensor | None = None
+) -> Tensor:
+    """What :func:`instance_recall` is the mean of, image by image.
+
+    Args:
+        found: bool [N].
+        images: int64 [N].
+        num_images: I.
+        entering: bool [I], which images count; default all.
+
+    Returns:
+        int64 [I, 2]: the share of found objects in units of ``1 / UNIT``, and 1 where the image
+        counts and has objects, else 0.
+
+    Example:
+        >>> rows = instance_recall_rows(torch.tensor([True, False]), torch.tensor([0, 0]), 2)
+        >>> (rows[:, 0] / UNIT).tolist(), rows[:, 1].tolist()
+        ([0.5, 0.0], [1, 0])
+    """
+    one = found.new_ones(1, dtype=torch.int64)
+    counted = None if entering is None else entering[images]
+    hits, sizes = grouped_hits(_rank_of(found), images, num_images, one, counted)
+    return torch.cat([recall_shares(hits, sizes), (sizes > 0)[:, None]], dim=1)
+
+
+def reachable_ranks(found: Tensor, triplet_objects: Tensor) -> Tensor:
+    """R@inf and mR@inf: ranks of true triplets for a model that ranks perfectly what it has found.
+
+    A triplet counts as hit, however many candidates may come first, as soon as its subject and its
+    object are found (SGBench 1.0): the most that any ranking of the model's pairs could reach.
+
+    Args:
+        found: bool [N], for each annotated object.
+        triplet_objects: int64 [T, 2], numbers of subject and object among them.
+
+    Returns:
+        int64 [T]: 0 where both are found, else ``NEVER``; by :func:`grouped_hits` with any K they
+        become recalls.
+
+    Example:
+        >>> found, triplets = torch.tensor([True, True, False]), torch.tensor([[0, 1], [0, 2]])
+        >>> ranks = reachable_ranks(found, triplets)
+        >>> hits, sizes = grouped_hits(ranks, torch.tensor([0, 0]), 1, torch.tensor([1]))
+        >>> mean_recall(recall_shares(hits, sizes).sum(), (sizes > 0).sum())
+        tensor(0.5000, dtype=torch.float64)
+    """
+    return _rank_of(found[triplet_objects].all(1))
+
+
+def _rank_of(hit: Tensor) -> Tensor:
+    """The rank of what is hit at once or never."""
+    return torch.where(hit, 0, NEVER)
 
 
 def diversity_weighted_mean(values: Tensor, diversity: Tensor, tau: float = 0.5) -> Tensor:
