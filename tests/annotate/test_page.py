@@ -411,7 +411,10 @@ def test_a_reload_in_the_middle_of_an_answer_loses_and_doubles_nothing(
         "**/api/answer", lambda route: sent.append(route)
     )  # on its way, and never arrives
     page.keyboard.press("a")
-    page.wait_for_timeout(100)
+    for _ in range(300):  # until it is on its way, however slow the machine
+        if sent:
+            break
+        page.wait_for_timeout(50)
     page.goto("about:blank")
     assert len(sent) == 1
     context.unroute("**/api/answer")
