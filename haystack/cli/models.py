@@ -96,7 +96,12 @@ def _add_measuring_arguments(verb: argparse.ArgumentParser) -> None:
         help="default: the images in test_image_ids; where it is empty, all",
     )
     verb.add_argument("--ks", nargs="+", type=int, default=[20, 50, 100], metavar="K")
-    verb.add_argument("--metrics", nargs="+", metavar="NAME", help="only these, e.g. P-AUC mR zR")
+    verb.add_argument(
+        "--metrics",
+        nargs="+",
+        metavar="NAME",
+        help="only these, e.g. P-AUC mR zR; PQ SQ RQ only if named",
+    )
     verb.add_argument("--training", help="training annotations, for zR, wR and wIMR")
     verb.add_argument(
         "--no-relation",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from haystack.errors import InputError
 from haystack.evaluation.evaluator import prepare
-from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT, SceneGraphMetrics
+from haystack.metrics.scene_graph import PER_CLASS, PER_PREDICATE, SUPPORT, SceneGraphMetrics
 from haystack.scene_graph import SceneGraphDataset, Split
 
 TASK = "scene_graph"
@@ -47,7 +47,8 @@ class SceneGraphEvaluator:
         protocol: a name in :data:`haystack.metrics.protocols.PROTOCOLS`.
         split: the images that may come; by default as in :func:`haystack.evaluate`.
         training: training annotations for zR, wR and wIMR, as in :func:`haystack.evaluate`.
-        per_predicate: also return a value for each predicate, ``P-AUC-riding``.
+        per_predicate: also return a value for each predicate, ``P-AUC-riding``, and for PQ, SQ and
+            RQ for each class, ``PQ-horse``.
         device: where the metrics run; should be the model's.
         **kwargs: for :class:`~haystack.metrics.SceneGraphMetrics`: ``ks``, ``from_logits``,
             ``metrics``, ...
@@ -76,6 +77,7 @@ class SceneGraphEvaluator:
             per_predicate=True,  # its counts are needed in any case
             training=self._prepared.statistics,
             num_classes=self._prepared.dataset.vocabulary.num_objects,
+            num_things=len(self._prepared.dataset.vocabulary.thing_classes),
             **kwargs,
         ).to(device)
         self.reset()
@@ -104,7 +106,10 @@ class SceneGraphEvaluator:
             self._seen.add(image_id)
             record = prediction_of(output)
             predictions.append(record)
-            targets.append(self._prepared.target_for(image_id, record))
+            target = self._prepared.target_for(image_id, record)
+            if self._metrics.panoptic:
+                target = self._prepared.add_segmentation(target, record)
+            targets.append(target)
         self._metrics.update(predictions, targets)
 
     def evaluate(self) -> dict[str, OrderedDict[str, float]]:
@@ -130,12 +135,13 @@ class SceneGraphEvaluator:
         named: OrderedDict[str, float] = OrderedDict(
             (name, value) for name, value in values.items() if "/" not in name
         )
-        predicates = self._prepared.dataset.vocabulary.predicate_classes
+        vocabulary = self._prepared.dataset.vocabulary
+        names = {PER_PREDICATE: vocabulary.predicate_classes, PER_CLASS: vocabulary.object_classes}
         for name, vector in values.items():
-            if self._per_predicate and name.startswith(PER_PREDICATE):
-                metric = name.removeprefix(PER_PREDICATE)
-                for predicate, value in zip(predicates, vector, strict=True):
-                    named[f"{metric}-{predicate}"] = value
+            kind, slash, metric = name.partition("/")
+            if self._per_predicate and kind + slash in names:
+                for member, value in zip(names[kind + slash], vector, strict=True):
+                    named[f"{metric}-{member}"] = value
         return {TASK: named}
 
 

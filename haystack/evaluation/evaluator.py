@@ -15,6 +15,7 @@ from haystack.evaluation.predictions import PredictionSource, open_predictions
 from haystack.evaluation.records import (
     Record,
     add_masks,
+    add_segmentation,
     batches,
     holds_annotated_objects,
     needs_masks,
@@ -27,7 +28,7 @@ from haystack.evaluation.uncertainty import ResampledMetrics, check_resampling, 
 from haystack.io.haystack_npy import NoRelationColumn
 from haystack.io.psg import read_psg
 from haystack.metrics.protocols import Protocol, get_protocol
-from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT, SceneGraphMetrics
+from haystack.metrics.scene_graph import PER_CLASS, PER_PREDICATE, SUPPORT, SceneGraphMetrics
 from haystack.metrics.targets import flatten_targets
 from haystack.scene_graph import Prediction, SceneGraph, SceneGraphDataset, Split
 from haystack.statistics import TripletStatistics
@@ -71,7 +72,8 @@ def evaluate(
         protocol: a name in :data:`haystack.metrics.protocols.PROTOCOLS`.
         ks: the cut-offs K of the recalls.
         metrics: names in :data:`haystack.metrics.kinds.METRICS`; by default all that can be
-            computed.
+            computed but PQ, SQ and RQ, which ask for panoptic PNGs and for masks that do not
+            overlap, and come with ``PQ_th`` (things), ``PQ_st`` (stuff) and a value for each class.
         training: training annotations, of which the images that are not listed as test images
             count: for zR (what they lack is zero-shot), wR and wIMR. May be the same file.
         split: the images to evaluate. By default those that the annotation file lists under
@@ -147,8 +149,16 @@ class Prepared:
         """
         target = target_record(self.graphs[image_id])
         if needs_masks(prediction, self.protocol):
-            return add_masks(target, self.graphs[image_id], self.dataset, self.protocol)
+            wanted = (
+                f"under the protocol {self.protocol.name!r}; give pan_seg_file_name, or choose a "
+                "protocol that compares boxes"
+            )
+            return add_masks(target, self.graphs[image_id], self.dataset, wanted)
         return target
+
+    def add_segmentation(self, target: Record, prediction: Record | None) -> Record:
+        """The target with what PQ asks for, see :func:`.records.add_segmentation`."""
+        return add_segmentation(target, self.graphs[target["image_id"]], self.dataset, prediction)
 
 
 States = TypeVar("States", bound=SceneGraphMetrics)
@@ -214,6 +224,7 @@ def measure(
         metrics=metrics,
         training=prepared.statistics,
         num_classes=prepared.dataset.vocabulary.num_objects,
+        num_things=len(prepared.dataset.vocabulary.thing_classes),
         validate=True,
     ).to(device)
     ignored, own_objects = _accumulate(states, source, prepared)
@@ -327,6 +338,8 @@ def _accumulate(
             if not detected and holds_annotated_objects(record, target):
                 record = without_objects(record)
             own_objects += "labels" in record
+            if metrics.panoptic:
+                target = prepared.add_segmentation(target, record)
             yield record, target
 
     try:
@@ -345,6 +358,8 @@ def _accumulate(
     absent = [graph for image_id, graph in graphs.items() if image_id not in seen]
     for start in range(0, len(absent), _IMAGES_PER_BATCH):
         part = [target_record(graph) for graph in absent[start : start + _IMAGES_PER_BATCH]]
+        if metrics.panoptic:
+            part = [prepared.add_segmentation(target, None) for target in part]
         metrics.update([None] * len(part), part)
     return ignored, own_objects
 
@@ -385,7 +400,18 @@ def _report(measured: Measured[Any], prepared: Prepared) -> Report:
                 strict=True,
             )
         },
+        per_class=_transposed(
+            _under(values, PER_CLASS), prepared.dataset.vocabulary.object_classes
+        ),
     )
+
+
+def _transposed(
+    vectors: Mapping[str, Sequence[float]], names: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Name -> metric -> value, from metric -> values of all names; {} without metrics."""
+    columns = zip(*vectors.values(), strict=True)
+    return {n: dict(zip(vectors, c, strict=True)) for n, c in zip(names, columns, strict=False)}
 
 
 def _under(values: dict[str, Any], prefix: str) -> dict[str, Any]:

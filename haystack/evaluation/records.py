@@ -42,25 +42,44 @@ def target_record(graph: SceneGraph) -> Record:
     }
 
 
-def add_masks(
-    target: Record, graph: SceneGraph, dataset: SceneGraphDataset, protocol: Protocol
-) -> Record:
+def add_masks(target: Record, graph: SceneGraph, dataset: SceneGraphDataset, wanted: str) -> Record:
     """The target with its masks, read from the panoptic PNG.
+
+    Args:
+        target: from :func:`target_record`.
+        graph: its annotations.
+        dataset: where they are from.
+        wanted: for errors: what compares masks, and how to do without.
 
     Raises:
         InputError: the annotations name no PNG, or it cannot be read.
     """
     if graph.pan_seg_file_name is None:
         raise InputError(
-            f"the predictions hold masks, but the annotations name no panoptic PNG to compare "
-            f"them with under the protocol {protocol.name!r}; give pan_seg_file_name, or choose a "
-            "protocol that compares boxes",
+            "the predictions hold masks, but the annotations name no panoptic PNG to compare them "
+            f"with {wanted}",
             record=f"image {graph.image_id}",
         )
     path = dataset.path_of(graph.pan_seg_file_name)
     id_map = read_panoptic_png(path, size=(graph.height, graph.width))
     segments = {"id_map": _tensor(id_map), "segment_ids": _tensor(graph.segment_ids)}
     return {**target, **segments}
+
+
+def add_segmentation(
+    target: Record, graph: SceneGraph, dataset: SceneGraphDataset, prediction: Record | None
+) -> Record:
+    """The target with what PQ asks for: crowd flags, and its masks where a prediction has some.
+
+    Raises:
+        InputError: as :func:`add_masks`.
+    """
+    crowd = torch.tensor([segment.is_crowd for segment in graph.segments], dtype=torch.bool)
+    target = {**target, "iscrowd": crowd}
+    if prediction is None or "id_map" not in prediction or "id_map" in target:
+        return target
+    wanted = "for PQ, SQ and RQ; give pan_seg_file_name, or leave these metrics out"
+    return add_masks(target, graph, dataset, wanted)
 
 
 def prediction_record(image: Prediction) -> Record:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack import files
-from haystack.metrics.kinds import LABEL_METRICS
+from haystack.metrics.kinds import LABEL_METRICS, PANOPTIC_METRICS
 from haystack.text import table
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class Report:
             training annotations were compared with, ``training``: their ``relations``,
             ``distinct_triplets`` and ``sha256``.
         per_predicate: predicate -> its metrics, and its ``positives`` and ``negatives``.
-        uncertainty: intervals of all these values, if asked for.
+        per_class: object class -> its ``PQ``, ``SQ`` and ``RQ``, if asked for.
+        uncertainty: intervals of all values but those of classes, if asked for.
     """
 
     protocol: str
@@ -47,13 +48,15 @@ class Report:
     metrics: Values
     support: Mapping[str, Any]
     per_predicate: Mapping[str, Values]
+    per_class: Mapping[str, Values] = field(default_factory=dict)
     uncertainty: Uncertainty | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON types, NaN as None."""
         content = dict(without_nan(asdict(self)))
-        if self.uncertainty is None:
-            del content["uncertainty"]
+        for optional in ("per_class", "uncertainty"):
+            if not content[optional]:
+                del content[optional]
         return content
 
     def save(self, path: str | Path) -> None:
@@ -78,6 +81,7 @@ class Report:
             *self._predicate_table(),
             *self._recall_table(),
             *self._other_table(),
+            *self._panoptic_table(),
             *self._interval_table(),
         ]
         return "\n".join(lines)
@@ -133,9 +137,18 @@ class Report:
         rows = [
             [name, value]
             for name, value in self.metrics.items()
-            if name not in LABEL_METRICS and not name.partition("@")[2].isdigit()
+            if name not in LABEL_METRICS
+            and name.partition("_")[0] not in PANOPTIC_METRICS
+            and not name.partition("@")[2].isdigit()
         ]
         return ["", *table(["metric", "value"], rows)] if rows else []
+
+    def _panoptic_table(self) -> list[str]:
+        """A row for all classes, one for things, one for stuff."""
+        names = [name for name in PANOPTIC_METRICS if name in self.metrics]
+        kinds = {"all": "", "things": "_th", "stuff": "_st"}
+        rows = [[k, *(self.metrics[n + suffix] for n in names)] for k, suffix in kinds.items()]
+        return ["", *table(["classes", *names], rows)] if names else []
 
     def _interval_table(self) -> list[str]:
         if self.uncertainty is None:

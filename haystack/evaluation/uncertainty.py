@@ -21,7 +21,7 @@ from haystack.metrics.functional.bootstrap import (
     percentile_interval,
 )
 from haystack.metrics.predicates import unpack_samples
-from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT, SceneGraphMetrics
+from haystack.metrics.scene_graph import PER_CLASS, PER_PREDICATE, SUPPORT, SceneGraphMetrics
 
 Method = Literal["bca", "percentile"]
 _BLOCK = 64
@@ -152,7 +152,7 @@ class Resampler:
         self._auroc = WeightedAUROC(scores, labels, predicates, images, metrics.num_predicates)
 
     def __call__(self, weights: Tensor) -> dict[str, Tensor]:
-        """Values of resamples, as ``compute`` names them, without what is under ``support/``.
+        """Values of resamples, as ``compute`` names them, without ``support/`` and ``per_class/``.
 
         Args:
             weights: int64 [B, I], how often each image counts, in the order of ``image_ids``.
@@ -170,7 +170,7 @@ class Resampler:
             setattr(stand_in, name, value)
         stand_in._given_auroc = auroc
         results = stand_in._results()
-        return {name: v for name, v in results.items() if not name.startswith(SUPPORT)}
+        return {n: v for n, v in results.items() if not n.startswith((SUPPORT, PER_CLASS))}
 
     def images_behind(self) -> dict[str, Tensor]:
         """How many images carry a predicate's value, int64 [P] for each vector.

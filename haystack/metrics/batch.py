@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -24,6 +26,19 @@ def record_name(number: int, *batches: Sequence[Record | None]) -> str:
         if record is not None and "image_id" in record:
             return f"image {record['image_id']}"
     return f"image {number} of the batch"
+
+
+@contextmanager
+def naming(names: Sequence[str]) -> Iterator[None]:
+    """Errors of functions that know images by their position speak of ``names`` instead."""
+    try:
+        yield
+    except InputError as error:
+        position = re.fullmatch(r"image (\d+) of the batch", str(error.record))
+        if position is None:
+            raise
+        record = names[int(position[1])]
+        raise InputError(error.message, path=error.path, record=record) from error
 
 
 def fields(records: Sequence[Record], key: str) -> list[Tensor]:

@@ -94,7 +94,9 @@ LABEL_METRICS = ("P-AUC", "PDD", "PDO")
 """Metrics of explicit labels."""
 OTHER_METRICS = ("InstR", "PRank")
 """Recall of objects; position of the true predicate among those of its pair."""
-METRICS: tuple[str, ...] = (*LABEL_METRICS, *RECALLS, *OTHER_METRICS)
+PANOPTIC_METRICS = ("PQ", "SQ", "RQ")
+"""Qualities of the segmentation behind the objects; only where they are asked for."""
+METRICS: tuple[str, ...] = (*LABEL_METRICS, *RECALLS, *OTHER_METRICS, *PANOPTIC_METRICS)
 """Names of all metrics, without ``@K``."""
 
 
@@ -104,7 +106,7 @@ def choose_metrics(
     """The metrics to compute, in the order of reports.
 
     Args:
-        names: out of ``METRICS``; None for all that can be computed.
+        names: out of ``METRICS``; None for all that can be computed but ``PANOPTIC_METRICS``.
         training: whether the triplets of training are given.
         zero_shot: whether the triplets that count as zero-shot are given.
 
@@ -119,7 +121,7 @@ def choose_metrics(
         return training or (zero_shot and recall.subset == "unseen")
 
     if names is None:
-        return tuple(filter(possible, METRICS))
+        return tuple(n for n in METRICS if possible(n) and n not in PANOPTIC_METRICS)
     unknown = sorted(set(names) - set(METRICS))
     if unknown or not names:
         raise InputError(

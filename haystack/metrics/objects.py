@@ -18,6 +18,7 @@ from haystack.metrics.batch import (
     gather,
     lengths,
     move,
+    naming,
     record_name,
 )
 from haystack.metrics.functional.matching import (
@@ -288,6 +289,10 @@ class _Regions:
             self.problems.note(1 + side, wrong, expand(sizes, self.device, numbers))
 
     def _mask_iou(self, images: Sequence[_Image]) -> Tensor:
+        with naming([image.name for image in images]):
+            return self._iou_of_masks(images)
+
+    def _iou_of_masks(self, images: Sequence[_Image]) -> Tensor:
         sides = (0, 1)
         if all(image.sides[side].get("id_map") is not None for image in images for side in sides):
             maps, ids = [], []

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from haystack.errors import InputError
 from haystack.metrics.base import HaystackMetric, check_average, mean_of_defined
-from haystack.metrics.batch import Record, as_tensor, fields, gather, record_name, shape_error
-from haystack.metrics.functional import PanopticCounts, id_map_overlaps, panoptic_counts
+from haystack.metrics.batch import (
+    Record,
+    as_tensor,
+    expand,
+    fields,
+    gather,
+    lengths,
+    move,
+    naming,
+    record_name,
+    shape_error,
+)
+from haystack.metrics.functional import (
+    PanopticCounts,
+    id_map_overlaps,
+    panoptic_counts,
+    panoptic_rows,
+)
 from haystack.metrics.functional import panoptic_quality as qualities_of
 from haystack.metrics.functional.matching import repeated_ids
+from haystack.metrics.functional.recall import UNIT
 from haystack.metrics.functional.tensors import count_by
 from haystack.metrics.predicates import Average
 
@@ -92,7 +109,9 @@ class PanopticQuality(HaystackMetric):
             )
         truth_maps, truth_ids, truth_labels = _columns(target)
         predicted_maps, predicted_ids, predicted_labels = _columns(preds)
-        overlaps = id_map_overlaps(truth_maps, predicted_maps, truth_ids, predicted_ids)
+        names = [record_name(i, target, preds) for i in range(len(target))]
+        with naming(names):
+            overlaps = id_map_overlaps(truth_maps, predicted_maps, truth_ids, predicted_ids)
         pairs, device = overlaps.pairs, overlaps.intersections.device
         truth, predicted, crowd = (
             gather(column, (), torch.int64, device)
@@ -101,7 +120,7 @@ class PanopticQuality(HaystackMetric):
         self._check_segments(
             (truth, pairs.truth_images, truth_ids),
             (predicted, pairs.predicted_images, predicted_ids),
-            names=[record_name(i, target, preds) for i in range(len(target))],
+            names=names,
         )
         last = self.num_classes - 1
         counts = panoptic_counts(
@@ -125,23 +144,140 @@ class PanopticQuality(HaystackMetric):
         """The qualities by name."""
         self._raise_problems()
         counts = PanopticCounts(*(getattr(self, name) for name in PanopticCounts._fields))
-        by_class = {name.upper(): value for name, value in qualities_of(counts)._asdict().items()}
-        if self.average is None:
-            return by_class
-        parts = {
-            "": slice(None),
-            "_th": slice(self.num_things),
-            "_st": slice(self.num_things, None),
-        }
-        return {
-            name + suffix: mean_of_defined(value[part])
-            for suffix, part in parts.items()
-            for name, value in by_class.items()
-        }
+        by_class = qualities_by_class(counts)
+        return by_class if self.average is None else mean_qualities(by_class, self.num_things)
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Figure and axes with the values of ``val``, or of ``compute()``; needs matplotlib."""
         return self._plot(val, ax)
+
+
+def qualities_by_class(counts: PanopticCounts) -> dict[str, Tensor]:
+    """``PQ``, ``SQ`` and ``RQ`` of each class, [C]."""
+    return {name.upper(): value for name, value in qualities_of(counts)._asdict().items()}
+
+
+def mean_qualities(by_class: Mapping[str, Tensor], num_things: int) -> dict[str, Tensor]:
+    """``PQ`` over all classes that occur, ``PQ_th`` over things, ``PQ_st`` over stuff, ..."""
+    parts = {"": slice(None), "_th": slice(num_things), "_st": slice(num_things, None)}
+    return {
+        name + suffix: mean_of_defined(value[part])
+        for suffix, part in parts.items()
+        for name, value in by_class.items()
+    }
+
+
+class SegmentRows(NamedTuple):
+    """What the segments of a batch add to the counts of their classes.
+
+    Args:
+        rows: int64 [S, 4], columns as the fields of ``PanopticCounts``.
+        classes: int64 [S].
+        images: int64 [S].
+    """
+
+    rows: Tensor
+    classes: Tensor
+    images: Tensor
+
+
+def segment_rows(
+    preds: Sequence[Record | None],
+    targets: Sequence[Record],
+    num_classes: int,
+    device: torch.device,
+) -> SegmentRows:
+    """The segments of a batch as :class:`~haystack.metrics.SceneGraphMetrics` takes it.
+
+    Of an image without a predicted object every segment is missed. A prediction whose pairs are of
+    the annotated objects (PredCls) has found them all.
+
+    Args:
+        preds: dicts with ``labels`` [N] and an ``id_map`` of positions, or without labels; None.
+        targets: dicts with ``labels``, optionally ``iscrowd``, and, where the prediction has
+            objects, an ``id_map`` and optionally ``segment_ids``.
+        num_classes: C; labels beyond it are noted where objects are matched.
+        device: of the result.
+
+    Raises:
+        InputError: an ``id_map`` is missing, or a shape does not fit.
+    """
+    crowds = _crowds(targets, fields(targets, "labels"))
+    images = range(len(targets))
+    compared = [i for i in images if len((preds[i] or {}).get("labels", ()))]
+    parts = [_uncompared(preds, targets, crowds, sorted({*images} - {*compared}), device)]
+    if compared:
+        parts.append(_compared(preds, targets, crowds, compared, device))
+    rows, classes, owners = (torch.cat(column) for column in zip(*parts, strict=True))
+    return SegmentRows(rows, classes.clamp(0, num_classes - 1), owners)
+
+
+def _uncompared(
+    preds: Sequence[Record | None],
+    targets: Sequence[Record],
+    crowds: Sequence[Tensor],
+    images: Sequence[int],
+    device: torch.device,
+) -> SegmentRows:
+    """Of images without predicted objects: all segments found, or none."""
+    labels = fields([targets[i] for i in images], "labels")
+    predcls = ["labels" not in (preds[i] or {"labels": None}) for i in images]
+    found = expand(lengths(labels), device, predcls)
+    counted = gather([crowds[i] for i in images], (), torch.int64, device) == 0
+    hit, missed = found * counted, (1 - found) * counted
+    return SegmentRows(
+        torch.stack([hit * UNIT, hit, torch.zeros_like(hit), missed], dim=1),
+        gather(labels, (), torch.int64, device),
+        expand(lengths(labels), device, images),
+    )
+
+
+def _compared(
+    preds: Sequence[Record | None],
+    targets: Sequence[Record],
+    crowds: Sequence[Tensor],
+    images: Sequence[int],
+    device: torch.device,
+) -> SegmentRows:
+    """Of images whose maps are compared."""
+    truth = _segmentations([targets[i] for i in images], "annotations", device)
+    predicted = _segmentations([preds[i] or {} for i in images], "predictions", device)
+    with naming([record_name(i, targets, preds) for i in images]):
+        overlaps = id_map_overlaps(truth.maps, predicted.maps, truth.ids, predicted.ids)
+    crowd = gather([crowds[i] for i in images], (), torch.int64, device) != 0
+    return SegmentRows(
+        panoptic_rows(overlaps, truth.labels, predicted.labels, crowd),
+        torch.cat([truth.labels, predicted.labels]),
+        torch.cat([expand(side.sizes, device, images) for side in (truth, predicted)]),
+    )
+
+
+class _Segmentations(NamedTuple):
+    """One side of the images whose maps are compared; labels are those of all, [N]."""
+
+    maps: list[Tensor]
+    ids: list[Tensor]
+    labels: Tensor
+    sizes: tuple[int, ...]
+
+
+def _segmentations(records: Sequence[Record], side: str, device: torch.device) -> _Segmentations:
+    labels = fields(records, "labels")
+    ids = []
+    for number, (record, own) in enumerate(zip(records, labels, strict=True)):
+        if record.get("id_map") is None:
+            raise InputError(
+                "PQ, SQ and RQ compare segmentations, in which a pixel belongs to one segment at "
+                f"most; the {side} have no id_map here (in files: no masks, or masks that "
+                "overlap); leave these metrics out",
+                record=record_name(number, records),
+            )
+        given = record.get("segment_ids")
+        ids.append(torch.arange(len(own)) if given is None else as_tensor(given))
+        if ids[-1].shape != own.shape:
+            raise shape_error(f"segment_ids {list(own.shape)}", ids[-1], number, records)
+    maps = [move(as_tensor(record["id_map"]), device) for record in records]
+    return _Segmentations(maps, ids, gather(labels, (), torch.int64, device), lengths(labels))
 
 
 def _columns(records: Sequence[Record]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

@@ -13,6 +13,7 @@ from haystack.errors import InputError
 from haystack.metrics.base import mean_of_defined
 from haystack.metrics.batch import Buffer, keys_of, record_name, send
 from haystack.metrics.functional import (
+    PanopticCounts,
     discrimination_disadvantage_from_histogram,
     dominance_overestimation_from_histogram,
     mean_recall,
@@ -28,6 +29,7 @@ from haystack.metrics.functional.streaming_auroc import auroc_from_histogram
 from haystack.metrics.functional.tensors import count_by, ratio
 from haystack.metrics.kinds import (
     LABEL_METRICS,
+    PANOPTIC_METRICS,
     RECALLS,
     UNCONSTRAINED,
     Order,
@@ -36,6 +38,7 @@ from haystack.metrics.kinds import (
 )
 from haystack.metrics.lists import LIST_PROBLEMS, flatten_lists, is_ranked, rank_lists
 from haystack.metrics.objects import OBJECT_PROBLEMS, ObjectMatch, match_batch
+from haystack.metrics.panoptic_quality import mean_qualities, qualities_by_class, segment_rows
 from haystack.metrics.predicates import auroc_of_packed, check_bits, count_scores, pack_samples
 from haystack.metrics.predictions import PROBLEMS, flatten_predictions
 from haystack.metrics.protocols import get_protocol
@@ -46,6 +49,7 @@ from haystack.metrics.training import TrainingTriplets
 from haystack.statistics import TripletStatistics
 
 PER_PREDICATE = "per_predicate/"
+PER_CLASS = "per_class/"
 SUPPORT = "support/"
 
 
@@ -75,9 +79,15 @@ class SceneGraphMetrics(RecallStates):
     the annotated pairs themselves, is undefined. Targets on the CPU spare waiting for an
     accelerator.
 
+    PQ, SQ and RQ (only where ``metrics`` names them) ask for an ``id_map`` on both sides, whatever
+    the protocol compares, and for ``iscrowd`` [N] in targets that have crowd regions. An image
+    without predicted objects has all its segments missed; pairs of the annotated objects (PredCls)
+    count as a perfect segmentation, and where no image has other objects the three are undefined.
+
     As output of ``compute``: a dict of scalars, NaN where undefined; names and definitions are
     those of :data:`haystack.metrics.kinds.RECALLS` (``R@K``, ``mR@K``, ...), ``P-AUC``, ``PDD``,
-    ``PDO``, ``InstR`` and ``PRank``.
+    ``PDO``, ``InstR`` and ``PRank``; ``PQ``, ``PQ_th`` (things), ``PQ_st`` (stuff), ... as in
+    :class:`~haystack.metrics.PanopticQuality`.
 
     Args:
         num_predicates: P; "no relation" is not among them.
@@ -90,7 +100,7 @@ class SceneGraphMetrics(RecallStates):
             ``images_with_relations``, ``missing_images`` (annotated, but without a predicted
             pair), ``missing_pairs`` (annotated, but not predicted), ``positives`` [P],
             ``negatives`` [P], and for each mean over predicates ``predicates/NAME``, how many
-            entered it.
+            entered it; and ``per_class/PQ`` [C], ... where they are asked for.
         metrics: names in :data:`haystack.metrics.kinds.METRICS`; by default all that can be
             computed.
         training: what training showed, for zR, wR and wIMR: rows (subject class, object class,
@@ -102,6 +112,7 @@ class SceneGraphMetrics(RecallStates):
             :class:`~haystack.metrics.PredicateAUROC` in its streaming mode; None: exact.
         num_classes: C, the number of object classes, above all labels; None: not known, so that
             only negative labels are refused.
+        num_things: how many of the classes, the first ones, are things; for PQ, SQ and RQ.
         **kwargs: see :class:`~haystack.metrics.base.HaystackMetric`.
 
     Raises:
@@ -134,6 +145,7 @@ class SceneGraphMetrics(RecallStates):
     predicate_rank: Tensor
     seen: Tensor
     lacking: Tensor
+    segments: Tensor
 
     def __init__(
         self,
@@ -148,6 +160,7 @@ class SceneGraphMetrics(RecallStates):
         tau: float = 0.5,
         auroc_bits: int | None = None,
         num_classes: int | None = None,
+        num_things: int | None = None,
         **kwargs: Any,
     ) -> None:
         names = choose_metrics(
@@ -183,7 +196,13 @@ class SceneGraphMetrics(RecallStates):
         self._add_counts("seen", 4)
         # batches without scores, without an order without graph constraint, of own objects
         self._add_counts("lacking", 3)
-        self._distinguish(*self._choices(), names, from_logits)
+        self.panoptic = any(name in names for name in PANOPTIC_METRICS)
+        self.num_things = num_things or 0
+        if self.panoptic and (num_classes is None or num_things is None):
+            raise InputError("PQ, SQ and RQ ask for num_classes and num_things; give both")
+        self._add_counts("segments", (self.panoptic and num_classes) or 0, 4)
+        segmented = (num_classes, num_things) if self.panoptic else ()
+        self._distinguish(*self._choices(), names, from_logits, *segmented)
 
     def update(
         self,
@@ -202,6 +221,9 @@ class SceneGraphMetrics(RecallStates):
         ).to(self.device)
         objects, num_objects = self._match(preds, targets, annotated)
         own_objects = _own_objects(preds)
+        if self.panoptic:
+            rows = segment_rows(preds, targets, len(self.segments), self.device)
+            self._add("segments", rows.rows, rows.images, rows.classes)
         if is_ranked(preds):
             self._add_lists(preds, targets, annotated, objects, num_objects)
             return
@@ -245,6 +267,7 @@ class SceneGraphMetrics(RecallStates):
         if "PRank" in self.names:
             value = ratio(*self.predicate_rank) / RANK_UNIT
             results["PRank"] = value.where(self.lacking[1] == 0, torch.nan)
+        results |= self._qualities()
         if self.per_predicate:
             entered = {name: self._counted(value, enough) for name, value in labelled.items()}
             entered |= self._entered()
@@ -285,6 +308,21 @@ class SceneGraphMetrics(RecallStates):
             found = match_batch(targets, targets, self.protocol, self.device)
             return found, annotated.num_objects
         return None, annotated.num_objects
+
+    def _qualities(self) -> dict[str, Tensor]:
+        """PQ, SQ and RQ, those that are asked for."""
+        if not self.panoptic:
+            return {}
+        counts = PanopticCounts(*self.segments.unbind(-1))
+        by_class = {
+            name: value.where(self.lacking[2] > 0, torch.nan)
+            for name, value in qualities_by_class(counts).items()
+            if name in self.names
+        }
+        values = mean_qualities(by_class, self.num_things)
+        if self.per_predicate:
+            values |= {PER_CLASS + name: value for name, value in by_class.items()}
+        return values
 
     def _note(self, flags: Tensor, first: int, *records: Sequence[Any]) -> None:
         """Check the flags [some, images] of the problems from number ``first`` on."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from haystack.errors import InputError
-from haystack.evaluation import evaluate
+from haystack.evaluation import compare, evaluate
 from haystack.evaluation import records as records_module
 from haystack.io.panoptic_png import write_panoptic_png
 from haystack.scene_graph import (
@@ -107,6 +109,76 @@ def test_overlapping_masks_are_compared(tmp_path):
     dense = np.array([[[1, 1, 1, 1], [0, 0, 1, 0]], [[0, 0, 0, 0], [0, 0, 1, 1]]], dtype=bool)
     found = objects(MaskRuns.from_masks(dense, 2, 4), boxes=None)
     assert evaluate(truth, [prediction("1", found)]).metrics["R@20"] == 1
+
+
+PANOPTIC = ("PQ", "SQ", "RQ")
+
+
+@pytest.mark.parametrize("protocol", ["paper", "openpsg"])
+def test_panoptic_quality_where_it_is_asked_for(tmp_path, protocol):
+    write_panoptic_png(tmp_path / "x.png", ID_MAP)
+    crowd = dataclasses.replace(graph("3", png="x.png").segments[0], is_crowd=True)
+    graphs = [graph(str(i), png="x.png") for i in range(4)]
+    graphs[3] = dataclasses.replace(graphs[3], segments=(crowd, graphs[3].segments[1]))
+    truth = dataset(*graphs, root=tmp_path)
+    scores = np.array([0.9, 0.9], np.float32)
+    maps = [RIGHT, WRONG, RIGHT]
+    found = [prediction(str(i), objects(masks_of(m), scores=scores)) for i, m in enumerate(maps)]
+    report = evaluate(truth, found, protocol, metrics=("R", *PANOPTIC), replicates=20)
+    person = 2 / (2 + 1 / 2 + 1 / 2)  # once too small, which is a false positive and a miss
+    sky = 3 / (3 + 1 / 2)  # image 3 lacks it, and its person is a crowd
+    expected = {"PQ": (person + sky) / 2, "PQ_th": person, "PQ_st": sky, "SQ": 1.0}
+    for name, value in expected.items():
+        assert report.metrics[name] == pytest.approx(value), name
+    assert report.per_class["person"]["PQ"] == pytest.approx(person)
+    assert set(report.per_class["sky"]) == set(PANOPTIC)
+    assert report.to_dict()["per_class"]["sky"]["RQ"] == pytest.approx(sky)
+    interval = report.uncertainty.metrics["PQ_th"]
+    assert interval.low <= person <= interval.high
+    assert ["things", *(f"{v:.3f}" for v in (person, 1, person))] in [
+        line.split() for line in str(report).splitlines()
+    ]
+    plain = evaluate(truth, found, protocol)
+    assert plain.metrics["R@20"] == report.metrics["R@20"]
+    assert "PQ" not in plain.metrics
+    assert "per_class" not in plain.to_dict()
+    difference = compare(truth, found, found[:2], protocol, metrics=("PQ",), replicates=20)
+    assert difference.metrics["PQ"].difference < 0
+
+
+def test_panoptic_quality_changes_not_what_is_predcls(tmp_path):
+    """Boxes decide under a protocol of boxes, whatever the masks that PQ reads."""
+    write_panoptic_png(tmp_path / "x.png", ID_MAP)
+    truth = dataset(graph("1", png="x.png"), graph("2", png="x.png"), root=tmp_path)
+    away = objects(masks_of(RIGHT), boxes=((0, 0, 4, 2), (2, 1, 4, 2)))
+    found = [prediction("1", objects(masks_of(WRONG))), prediction("2", away)]
+    report = evaluate(truth, found, "openpsg", metrics=("R", "PQ"))
+    assert report.support["own_objects"] == 1
+    assert report.metrics["PQ"] == 1
+
+
+def test_masks_of_another_size_are_refused(tmp_path):
+    write_panoptic_png(tmp_path / "x.png", ID_MAP)
+    truth = dataset(graph("1", png="x.png"), graph("2", png="x.png"), root=tmp_path)
+    for small in ([[0, 1]], [[0, 0], [1, 1]]):
+        found = [
+            prediction("1", objects(masks_of(RIGHT))),
+            prediction("2", objects(masks_of(small))),
+        ]
+        with pytest.raises(InputError, match=r"^image 2: expected two id maps of one shape"):
+            evaluate(truth, found)
+
+
+def test_panoptic_quality_needs_masks_that_do_not_overlap_and_pngs(tmp_path):
+    write_panoptic_png(tmp_path / "1.png", ID_MAP)
+    truth = dataset(graph("1", png="1.png"), root=tmp_path)
+    masks = np.ones((2, 2, 4), dtype=bool)
+    overlapping = [prediction("1", objects(MaskRuns.from_masks(masks, 2, 4)))]
+    with pytest.raises(InputError, match=r"image 1: PQ.*masks that overlap"):
+        evaluate(truth, overlapping, metrics=("PQ",))
+    score = objects(masks_of(RIGHT), scores=np.array([0.5, 1], np.float32))
+    with pytest.raises(InputError, match=r"image 1: the predictions hold masks.*for PQ, SQ and RQ"):
+        evaluate(dataset(graph("1")), [prediction("1", score)], "openpsg", metrics=("PQ",))
 
 
 def test_masks_need_a_panoptic_png(tmp_path):

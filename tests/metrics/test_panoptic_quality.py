@@ -11,7 +11,7 @@ from torchmetrics.detection import PanopticQuality as TorchmetricsPanopticQualit
 
 from haystack.errors import InputError
 from haystack.io.panoptic_png import read_panoptic_png, segment_geometry
-from haystack.metrics import PanopticQuality
+from haystack.metrics import PanopticQuality, SceneGraphMetrics
 from haystack.metrics.functional.panoptic_quality import _units
 from haystack.metrics.functional.recall import UNIT
 
@@ -297,7 +297,7 @@ def image_of(**changes):
         ({}, {"segment_ids": torch.tensor([[1]])}, r"image x.*segment_ids \[N\]"),
         ({}, {"id_map": None}, "image x.*key 'id_map'"),
         ({}, {"iscrowd": torch.tensor([0, 0])}, "image x.*iscrowd"),
-        ({"id_map": torch.ones(2, 3)}, {}, "one shape"),
+        ({"id_map": torch.ones(2, 3)}, {}, "image x: expected two id maps of one shape"),
     ],
 )
 def test_what_does_not_fit_is_an_error(predicted, truth, words):
@@ -323,3 +323,103 @@ def test_plot_shows_every_value():
     metric.update([image_of()], [image_of()])
     _, axes = metric.plot()
     assert {line.get_label() for line in axes.lines} >= set(metric.compute())
+
+
+def scene(prediction, truth, image_id="x"):
+    """A prediction and a target of SceneGraphMetrics from those of PanopticQuality."""
+    ids = prediction["segment_ids"].tolist()
+    positions = torch.full_like(prediction["id_map"], -1)
+    for number, own in enumerate(ids):
+        positions[prediction["id_map"] == own] = number
+    pred = {
+        "image_id": image_id,
+        "pairs": torch.empty(0, 2, dtype=torch.int64),
+        "scores": torch.empty(0, 2),
+        "labels": prediction["labels"],
+        "id_map": positions,
+    }
+    target = {**truth, "relations": torch.empty(0, 3, dtype=torch.int64)}
+    return pred, target
+
+
+def scene_metrics(**options):
+    options = {"metrics": ("R", *NAMES), "num_classes": CLASSES, "num_things": THINGS} | options
+    return SceneGraphMetrics(2, per_predicate=True, **options)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=SEEDS)
+def test_scene_graph_metrics_give_the_same_bits(seed):
+    """Also for images whose objects are the annotated ones, and for those without prediction."""
+    generator = np.random.default_rng(seed)
+    images = [random_image(generator) for _ in range(6)]
+    images[5] = tuple(map(without_empty_segments, images[5]))
+    images[5][1]["iscrowd"] = generator.integers(0, 2, len(images[5][1]["labels"]))
+    preds, targets = batch(images)
+    vectors, means = (PanopticQuality(THINGS, STUFF, average=a) for a in (None, "macro"))
+    scenes = [scene(*sides) for sides in zip(preds, targets, strict=True)]
+    nothing = [torch.empty(0, dtype=torch.int64) for _ in range(2)]
+    own = [{**preds[0], **dict(zip(("segment_ids", "labels"), nothing, strict=True))}, *preds[1:5]]
+    scenes[0][0]["labels"] = nothing[0]
+    del scenes[0][0]["id_map"]
+    for metric in (vectors, means):
+        metric.update(own, targets[:5])
+        crowd = targets[5]["iscrowd"] != 0
+        shown = {k: targets[5][k] for k in ("segment_ids", "labels")}
+        metric.update([{**targets[5], **{k: v[~crowd] for k, v in shown.items()}}], [targets[5]])
+    found = scene_metrics()
+    found.update([s[0] for s in scenes[:3]], [s[1] for s in scenes[:3]])
+    found.update([s[0] for s in scenes[3:5]], [s[1] for s in scenes[3:5]])
+    predcls = {k: scenes[5][0][k] for k in ("pairs", "scores")}
+    found.update([predcls], [scenes[5][1]])
+    values = found.compute()
+    for name, expected in means.compute().items():
+        np.testing.assert_array_equal(values[name], expected, err_msg=name)
+    for name, expected in vectors.compute().items():
+        np.testing.assert_array_equal(values[f"per_class/{name}"], expected, err_msg=name)
+
+
+def test_a_missing_image_lacks_all_segments_and_predcls_alone_is_undefined():
+    pred, target = scene(image_of(), image_of())
+    crowded = {**target, "iscrowd": torch.tensor([1])}
+    metric = scene_metrics()
+    metric.update([pred], [target])
+    metric.update([None, None, None], [target, target, crowded])
+    assert metric.compute()["PQ"] == 1 / (1 + 2 / 2)
+    metric = scene_metrics(metrics=("PQ",))
+    metric.update([{k: pred[k] for k in ("pairs", "scores")}], [target])
+    values = metric.compute()
+    assert values["PQ"].isnan()
+    assert values["PQ_th"].isnan()
+    assert "SQ" not in values
+
+
+@pytest.mark.parametrize(
+    ("pred", "target", "words"),
+    [
+        (
+            {"id_map": None, "masks": torch.ones(1, 2, 2) > 0},
+            {},
+            "image x: PQ.*predictions have no",
+        ),
+        ({}, {"id_map": None}, "image x: PQ.*annotations have no id_map"),
+        ({}, {"iscrowd": torch.tensor([0, 0])}, r"iscrowd \[1\]"),
+        ({}, {"segment_ids": torch.tensor([1, 2])}, r"segment_ids \[1\]"),
+        ({"id_map": torch.ones(2, 3)}, {}, "image x: expected two id maps of one shape"),
+    ],
+)
+def test_what_scene_graph_metrics_cannot_compare_is_an_error(pred, target, words):
+    good = scene(image_of(), image_of(image_id="x"))
+    boxes = {"boxes": torch.tensor([[0.0, 0, 2, 2]])}
+    changed = [{**r, **boxes, **c} for r, c in zip(good, (pred, target), strict=True)]
+    changed = [{k: v for k, v in r.items() if v is not None} for r in changed]
+    first = scene(image_of(), image_of(image_id="first"), "first")
+    metric = scene_metrics(protocol="openpsg")
+    with pytest.raises(InputError, match=words):
+        metric.update(*([{**one, **boxes}, two] for one, two in zip(first, changed, strict=True)))
+
+
+def test_scene_graph_metrics_must_know_the_classes():
+    with pytest.raises(InputError, match="num_classes and num_things"):
+        SceneGraphMetrics(2, metrics=("PQ",), num_classes=4)
+    assert "PQ" not in SceneGraphMetrics(2).names

@@ -41,6 +41,7 @@ from haystack.metrics.functional.panoptic_quality import (
     Qualities,
     panoptic_counts,
     panoptic_quality,
+    panoptic_rows,
 )
 from haystack.metrics.functional.ranking import (
     NEVER,
@@ -98,6 +99,7 @@ __all__ = [
     "object_pairs",
     "panoptic_counts",
     "panoptic_quality",
+    "panoptic_rows",
     "predicate_auroc",
     "predicate_auroc_of_samples",
     "predicate_discrimination_disadvantage",

@@ -57,17 +57,7 @@ def panoptic_counts(
     crowd: Tensor,
     num_classes: int,
 ) -> PanopticCounts:
-    """Matched and unmatched segments by class.
-
-    Two segments of a class match if their IoU is above one half, where pixels of the prediction
-    that no ground-truth segment holds (void) do not count; so a segment has at most one match. A
-    crowd segment never matches and is never missed. An unmatched prediction is no false positive
-    if void and the crowd segments of its class hold more than half of it. (Of several crowd
-    segments of one class COCO's script looks at the last only; here all of them count.)
-
-    A listed segment without a pixel matches nothing: of the ground truth it is missed, as in COCO's
-    script; of the prediction it is a false positive, where COCO's script refuses the file.
-    torchmetrics, which is given pixels alone, cannot know of either.
+    """Matched and unmatched segments by class: the sums over :func:`panoptic_rows`.
 
     Args:
         overlaps: of id maps, void being what no id of the ground truth names.
@@ -88,6 +78,45 @@ def panoptic_counts(
         >>> panoptic_quality(counts).pq
         tensor([0.6667, 0.0000], dtype=torch.float64)
     """
+    rows = panoptic_rows(overlaps, truth_labels, predicted_labels, crowd)
+    sums = torch.zeros(num_classes, rows.shape[1], dtype=torch.int64, device=rows.device)
+    sums.index_add_(0, torch.cat([truth_labels, predicted_labels]), rows)
+    return PanopticCounts(*sums.unbind(1))
+
+
+def panoptic_rows(
+    overlaps: Overlaps, truth_labels: Tensor, predicted_labels: Tensor, crowd: Tensor
+) -> Tensor:
+    """What each segment adds to the :class:`PanopticCounts` of its class.
+
+    Two segments of a class match if their IoU is above one half, where pixels of the prediction
+    that no ground-truth segment holds (void) do not count; so a segment has at most one match. A
+    crowd segment never matches and is never missed. An unmatched prediction is no false positive
+    if void and the crowd segments of its class hold more than half of it. (Of several crowd
+    segments of one class COCO's script looks at the last only; here all of them count.)
+
+    A listed segment without a pixel matches nothing: of the ground truth it is missed, as in COCO's
+    script; of the prediction it is a false positive, where COCO's script refuses the file.
+    torchmetrics, which is given pixels alone, cannot know of either.
+
+    Args:
+        overlaps: of id maps, void being what no id of the ground truth names.
+        truth_labels: int64 [G].
+        predicted_labels: int64 [P].
+        crowd: bool [G], which ground-truth segments are crowd regions.
+
+    Returns:
+        int64 [G + P, 4], the ground truth first; columns are the fields of ``PanopticCounts``.
+
+    Example:
+        >>> from haystack.metrics.functional import id_map_overlaps
+        >>> maps, ids = [torch.tensor([[1, 1, 2]])], [torch.tensor([1, 2])]
+        >>> labels, other = torch.tensor([0, 1]), torch.tensor([0, 0])
+        >>> overlaps = id_map_overlaps(maps, maps, ids, ids)
+        >>> rows = panoptic_rows(overlaps, labels, other, torch.zeros(2, dtype=bool))
+        >>> rows[:, 1:].tolist()
+        [[1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 1, 0]]
+    """
     pairs, common = overlaps.pairs, overlaps.intersections
     num_truths, num_predictions = len(truth_labels), len(predicted_labels)
     void = overlaps.predicted_areas - count_by(pairs.predicted, common, num_predictions)
@@ -97,16 +126,16 @@ def panoptic_counts(
     crowded = crowd[pairs.truth]
     matched = same & ~crowded & (2 * common > union)
 
-    found = count_by(pairs.truth, matched, num_truths) > 0
+    found = count_by(pairs.truth, matched, num_truths)
     right = count_by(pairs.predicted, matched, num_predictions) > 0
     in_crowd = count_by(pairs.predicted, common * (same & crowded), num_predictions)
     ignored = 2 * (void + in_crowd) > overlaps.predicted_areas
-    return PanopticCounts(
-        count_by(truth_labels[pairs.truth], _units(common, union) * matched, num_classes),
-        count_by(truth_labels, found, num_classes),
-        count_by(predicted_labels, ~right & ~ignored, num_classes),
-        count_by(truth_labels, ~found & ~crowd, num_classes),
-    )
+    rows = found.new_zeros(num_truths + num_predictions, len(PanopticCounts._fields))
+    rows[:num_truths, 0] = count_by(pairs.truth, _units(common, union) * matched, num_truths)
+    rows[:num_truths, 1] = found > 0
+    rows[num_truths:, 2] = ~right & ~ignored
+    rows[:num_truths, 3] = (found == 0) & ~crowd
+    return rows
 
 
 def panoptic_quality(counts: PanopticCounts) -> Qualities:
