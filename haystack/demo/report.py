@@ -75,6 +75,7 @@ def render_report(
     first_queue: Sequence[Proposal],
     second_queue: Sequence[Proposal],
     answered: Mapping[str, Any],
+    answered_counting: Mapping[str, Any],
     exported: Mapping[str, Any],
     comparisons: Sequence[Comparison],
     seconds: float,
@@ -90,6 +91,7 @@ def render_report(
         first_queue: proposals of the first model.
         second_queue: proposals of the last one.
         answered: what the verb ``annotate`` said.
+        answered_counting: the same for the queue of the frequency baseline.
         exported: what the verb ``export`` said.
         comparisons: evaluations before and after retraining, one for each seed of training.
         seconds: how long the demo took so far.
@@ -106,7 +108,9 @@ def render_report(
     }
     pairs = sum(len(image.segments) * (len(image.segments) - 1) for image in images.values())
     names = data.train.vocabulary.predicate_classes
-    yields, totals, chart = _yields([names[predicate] for predicate in rare], answered, data, pairs)
+    yields, totals, chart = _yields(
+        [names[predicate] for predicate in rare], answered, answered_counting, data, pairs
+    )
     overall = [_overall(name, comparisons) for name in _OVERALL]
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         _TEMPLATE.read_text(encoding="utf-8")
@@ -140,6 +144,7 @@ def render_report(
         "answers": totals["answers"],
         "found": totals["found"],
         "needles_per_100": totals["haystack"],
+        "frequency_per_100": totals["frequency"],
         "random_per_100": totals["random"],
         "pairs": pairs,
         "retraining": overall,
@@ -147,13 +152,20 @@ def render_report(
 
 
 def _yields(
-    names: Sequence[str], answered: Mapping[str, Any], data: DemoData, pairs: int
+    names: Sequence[str],
+    answered: Mapping[str, Any],
+    answered_counting: Mapping[str, Any],
+    data: DemoData,
+    pairs: int,
 ) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
     """Needles found per predicate, their totals, and the figure."""
     counts = _needles(data)
     rows: list[dict[str, Any]] = []
     for name in names:
-        verdicts = answered["per_predicate"].get(name, {"verdicts": []})["verdicts"]
+        verdicts, counting = (
+            said["per_predicate"].get(name, {"verdicts": []})["verdicts"]
+            for said in (answered, answered_counting)
+        )
         found = verdicts.count("correct")
         chance = counts[name] / pairs
         rows.append(
@@ -165,20 +177,31 @@ def _yields(
                 "random_found": chance * len(verdicts),
                 "per_100": 100 * found / max(1, len(verdicts)),
                 "random_per_100": 100 * chance,
+                "counting_answers": len(counting),
+                "counting_found": counting.count("correct"),
+                "counting_per_100": 100 * counting.count("correct") / max(1, len(counting)),
+                "counting_hits": [verdict == "correct" for verdict in counting],
                 "hits": [verdict == "correct" for verdict in verdicts],
                 "chance": chance,
             }
         )
     totals = {
         key: sum(row[key] for row in rows)
-        for key in ("positives", "answers", "found", "random_found")
+        for key in (
+            *("positives", "answers", "found", "random_found"),
+            *("counting_answers", "counting_found"),
+        )
     }
+    totals["frequency"] = 100 * totals["counting_found"] / max(1, totals["counting_answers"])
     totals["haystack"] = 100 * totals["found"] / max(1, totals["answers"])
     totals["random"] = 100 * totals["random_found"] / max(1, totals["answers"])
     totals["pairs"] = pairs
     totals["skipped"] = answered["unannotated"]
     chart = yield_figure(
-        [row["hits"] for row in rows], [row["chance"] for row in rows], totals["positives"]
+        [row["hits"] for row in rows],
+        [row["counting_hits"] for row in rows],
+        [row["chance"] for row in rows],
+        totals["positives"],
     )
     return rows, totals, chart
 

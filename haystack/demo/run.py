@@ -80,19 +80,30 @@ def run_demo(settings: DemoSettings) -> Outcome:
         f"score.statistics={data.train_folder / 'annotation.json'}",
         f"propose.predicates=[{', '.join(names)}]",
     )
-    for stage in ("cluster", "segment", "score", "propose"):
+    for stage in ("cluster", "segment"):
+        _verb(stage, campaign)
+    counting = out / "campaign-by-counting"
+    shutil.copytree(campaign, counting)
+    for stage in ("score", "propose"):
         _verb(stage, campaign)
     first_queue = _proposals(campaign)
 
     _say("Answering as the ground truth would")
-    answered = _verb(
-        "annotate",
-        campaign,
-        "--answers-from",
-        data.held_out_folder / "annotation.json",
-        "--limit",
-        settings.answers,
+    answered = _answer(settings, campaign, data)
+
+    _say("The same search by the frequency baseline, to compare with")
+    _verb(
+        "train",
+        "train/frequency_psg_mini",
+        f"annotations={data.train_folder / 'annotation.json'}",
+        "--out",
+        out / "model-by-counting",
     )
+    _verb("score", counting, f"score.model={out / 'model-by-counting'}")
+    _verb("propose", counting)
+    answered_counting = _answer(settings, counting, data)
+
+    _say("Merging the answers into the training photographs")
     exported = _verb("export", campaign)
     merged = data.train_folder / "with-answers.json"
     _verb(
@@ -141,6 +152,7 @@ def run_demo(settings: DemoSettings) -> Outcome:
         first_queue=first_queue,
         second_queue=_proposals(campaign),
         answered=answered.data,
+        answered_counting=answered_counting.data,
         exported=exported.data,
         comparisons=comparisons,
         seconds=time.monotonic() - started,
@@ -167,6 +179,7 @@ def _text(summary: dict[str, Any], report: Path) -> str:
     return (
         f"{summary['found']} of {summary['needles']} needles found in {summary['answers']} "
         f"answers: {summary['needles_per_100']:.1f} per 100, against "
+        f"{summary['frequency_per_100']:.1f} by class frequencies and "
         f"{summary['random_per_100']:.2f} in random order\nopen {report} in a browser"
     )
 
@@ -185,6 +198,11 @@ def _verb(*arguments: object) -> Outcome:
     outcome: Outcome = args.run(args)
     print(outcome.text.strip(), file=sys.stderr, flush=True)
     return outcome
+
+
+def _answer(settings: DemoSettings, campaign: Path, data: DemoData) -> Outcome:
+    truth = data.held_out_folder / "annotation.json"
+    return _verb("annotate", campaign, "--answers-from", truth, "--limit", settings.answers)
 
 
 def _train(settings: DemoSettings, seed: int, annotations: Path, out: Path) -> None:

@@ -26,6 +26,8 @@ def test_the_report_stands_alone_and_shows_every_part(demo):
     assert page.count("data:image/jpeg;base64,") > 40
     assert "<svg" in page
     assert "EfficientNet-Lite0" in page
+    assert "<th>by frequencies</th>" in page
+    assert (demo / "campaign-by-counting" / "proposals.parquet").is_file()
 
 
 def test_every_stage_left_its_files(demo):
