@@ -43,7 +43,7 @@ class Sizes:
     height: int = 1500
     width: int = 2250
     segments: int = 16
-    repeat: int = 3
+    repeat: int = 7
 
 
 def per_image_ms(answer: dict[str, Any] | None) -> float | None:

@@ -188,7 +188,7 @@ def _scores_of_pairs(
     if predicted.object_scores is not None:
         scores = predicted.object_scores
         factors = scores.index_select(0, predicted.subjects)
-        factors = factors * scores.index_select(0, predicted.objects)
+        factors *= scores.index_select(0, predicted.objects)
     if not protocol.unconstrained_related or predicted.no_relation is None:
         return factors, pair_scores
     if pair_scores is None:

@@ -73,8 +73,10 @@ def link_triplets(
         return Links(nothing, nothing, nothing.bool())
     if on_host(subjects):
         able = _stands_for(matches, triplet_objects[:, 0]).index_select(0, subjects)
-        able &= _stands_for(matches, triplet_objects[:, 1]).index_select(0, objects)
         rows = where_true(able if counted is None else able & counted)
+        able = _stands_for(matches, triplet_objects[:, 1])
+        able = able.index_select(0, objects.index_select(0, rows))
+        rows = rows.index_select(0, where_true(able))
         num_links = None
     else:
         rows = torch.arange(len(subjects), device=subjects.device)

@@ -189,7 +189,9 @@ class _Candidates:
         values = self.raw_score_of(rows, predicates)
         return values if self.factors is None else values * self.factors.index_select(0, rows)
 
-    def near(self, own: Tensor, rows: Tensor, counted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def maybe_ahead(
+        self, own: Tensor, rows: Tensor, counted: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Which of ``rows`` [T, W] may hold a candidate ahead of one with the score ``own`` [T].
 
         Returns:
@@ -210,6 +212,7 @@ class _Rows(_Candidates):
         num_images: number of images.
         begins: int64 [num_images], first row of each image.
         floor: float32 [num_images], see :meth:`floor_of`; on an accelerator not used.
+        top: int64 [N], the rows whose best candidate reaches the floor; the same.
     """
 
     def __init__(
@@ -227,12 +230,23 @@ class _Rows(_Candidates):
         every = torch.arange(num_images, device=images.device)
         self.begins = torch.searchsorted(self.images, every)
         self.limit = limit
-        self.floor = self.floor_of(self.best) if on_host(scores) else self.best
+        if on_host(scores):
+            self.floor = self.floor_of(self.best)
+            self.top = self.reaching(self.best, self.floor)
+        else:
+            self.floor, self.top = self.best, self.images
 
-    def of_image(self, values: Tensor) -> Tensor:
-        """Values [num_images], each for all rows of its image, [R]; on the CPU."""
+    def reaching(self, row_scores: Tensor, thresholds: Tensor) -> Tensor:
+        """Rows whose score reaches the threshold [num_images] of their image; on the CPU."""
         bounds = np.append(self.begins.numpy(), len(self.images))
-        return torch.from_numpy(np.repeat(values.numpy(), np.diff(bounds)))
+        return where_true(
+            row_scores >= torch.from_numpy(np.repeat(thresholds.numpy(), np.diff(bounds)))
+        )
+
+    def top_reaching(self, thresholds: Tensor) -> Tensor:
+        """The same for the best candidates, where no threshold is below the floor."""
+        own = thresholds.index_select(0, self.images.index_select(0, self.top))
+        return self.top.index_select(0, where_true(self.best.index_select(0, self.top) >= own))
 
     def first_of(self, ascending: Tensor, images: Tensor) -> Tensor:
         """Where each of ``images`` [T] begins among ``ascending`` images."""
@@ -279,12 +293,12 @@ def _candidate_ranks(rows: _Rows, row: Tensor, predicates: Tensor, images: Tenso
     if on_host(row):
         own = rows.score_of(row, predicates)
         wanted &= own >= rows.floor[images]
-        threshold = rows.of_image(rows.least(images, own, wanted))
-        selected = where_true(rows.best >= threshold)
+        thresholds = rows.least(images, own, wanted)
+        selected = rows.top_reaching(thresholds)
         values = rows.of(selected)
         # NumPy compares short rows with a column in half the time.
-        floors = threshold.index_select(0, selected).numpy()[:, None]
-        entries = torch.from_numpy(np.flatnonzero(values.numpy() >= floors))
+        column = thresholds.index_select(0, rows.images.index_select(0, selected)).numpy()[:, None]
+        entries = torch.from_numpy(np.flatnonzero(values.numpy() >= column))
     else:
         selected = torch.arange(len(rows.scores), device=row.device)
         values = rows.of(selected)
@@ -308,7 +322,7 @@ def _pair_ranks(
     independent: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Ranks among the pairs of the image, each with its best predicate."""
-    floor = rows.floor
+    floor, above_floor = rows.floor, pair_scores is None and not independent
     if pair_scores is None:
         pair_scores = rows.best
     elif on_host(images):
@@ -319,11 +333,13 @@ def _pair_ranks(
         paired &= pair_scores[pair_row] >= floor[images]
         if not independent:
             hit &= pair_scores[hit_row] >= floor[images]
-        threshold = torch.minimum(
+        thresholds = torch.minimum(
             rows.least(images, pair_scores[hit_row], hit),
             rows.least(images, pair_scores[pair_row], paired),
         )
-        selected = where_true(pair_scores >= rows.of_image(threshold))
+        selected = (
+            rows.top_reaching(thresholds) if above_floor else rows.reaching(pair_scores, thresholds)
+        )
     else:
         selected = torch.arange(len(rows.scores), device=images.device)
     row_images = rows.images.index_select(0, selected)
@@ -430,7 +446,7 @@ def independent_ranks(
     candidates = _Candidates(scores, factors, row_best)
     row = rows.clamp(min=0)
     own = candidates.score_of(row, predicates)
-    triplet, other, inside = candidates.near(own, other, inside)
+    triplet, other, inside = candidates.maybe_ahead(own, other, inside)
     value = candidates.score_of(other, predicates.index_select(0, triplet))
     own, row = own.index_select(0, triplet), row.index_select(0, triplet)
     ahead = (value > own) | ((value == own) & (other < row))
@@ -488,7 +504,7 @@ def annotated_pair_ranks(
 
     row = hits.unconstrained.clamp(min=0)
     own = candidates.score_of(row, predicates)
-    triplet, other, inside = candidates.near(own, other, inside)
+    triplet, other, inside = candidates.maybe_ahead(own, other, inside)
     row = row.index_select(0, triplet)
     first = predicates.index_select(0, triplet).where(other == row, 0)
     first = first.where(other >= row, scores.shape[1])
