@@ -120,6 +120,13 @@ def match_batch(
     return ObjectMatch(matches, _best_prediction(iou, matches), phrases, problems.flags)
 
 
+def match_to_itself(num_objects: Sequence[int], device: torch.device) -> ObjectMatch:
+    """The match of annotated objects with themselves, each with itself alone."""
+    pairs = object_pairs(num_objects, num_objects, device)
+    matches = Matches(pairs, pairs.truth == pairs.predicted, None)
+    return ObjectMatch(matches, torch.arange(len(pairs.truth_images), device=device))
+
+
 _EMPTY: Record = {"labels": torch.empty(0, dtype=torch.int64)}
 _MASKS = ("id_map", "masks")
 _BOXES = ("boxes",)

@@ -154,7 +154,8 @@ def rank_batch(
             row_best=predicted.best,
         )
     if not batch.own_objects and any(order in orders for order in ANNOTATED):
-        pair_rows = _annotated_rows(annotated, predicted)
+        repeated = protocol.repeated_pairs == "keep"
+        pair_rows = (_all_rows if repeated else _annotated_rows)(annotated, predicted)
         if batch.objects is not None:
             hits = _hits_among(batch, pair_rows, factors, pair_scores)
         constrained, unconstrained = annotated_pair_ranks(
@@ -274,3 +275,17 @@ def _annotated_rows(annotated: Targets, predicted: Predictions) -> Tensor:
     # Triplets of one pair write the same row to the same place.
     rows[images, number - begins[images]] = predicted.row_of_slot[annotated.triplet_slots]
     return rows
+
+
+def _all_rows(annotated: Targets, predicted: Predictions) -> Tensor:
+    """As ``_annotated_rows``, where a pair may come again: each of its rows, in their order."""
+    rows = torch.arange(len(predicted.images), device=predicted.images.device)
+    related = torch.zeros_like(predicted.row_of_slot, dtype=torch.bool)
+    related[annotated.triplet_slots] = True
+    slots = predicted.first_slots[predicted.subjects] + predicted.objects
+    sizes = send(predicted.sizes, torch.int64, rows.device)
+    begins = torch.cumsum(sizes, 0) - sizes
+    table = rows.new_full((len(sizes), max(predicted.sizes)), -1)
+    place = rows - begins[predicted.images]
+    table[predicted.images, place] = rows.where(related[slots], -1)
+    return table

@@ -37,7 +37,7 @@ from haystack.metrics.kinds import (
     choose_metrics,
 )
 from haystack.metrics.lists import LIST_PROBLEMS, flatten_lists, is_ranked, rank_lists
-from haystack.metrics.objects import OBJECT_PROBLEMS, ObjectMatch, match_batch
+from haystack.metrics.objects import OBJECT_PROBLEMS, ObjectMatch, match_batch, match_to_itself
 from haystack.metrics.panoptic_quality import mean_qualities, qualities_by_class, segment_rows
 from haystack.metrics.predicates import auroc_of_packed, check_bits, count_scores, pack_samples
 from haystack.metrics.predictions import PROBLEMS, flatten_predictions
@@ -307,6 +307,8 @@ class SceneGraphMetrics(RecallStates):
         if self.protocol.predcls_by_overlap:
             found = match_batch(targets, targets, self.protocol, self.device)
             return found, annotated.num_objects
+        if self.protocol.repeated_pairs == "keep":  # which row of a pair hits is to be found out
+            return match_to_itself(annotated.num_objects, self.device), annotated.num_objects
         return None, annotated.num_objects
 
     def _qualities(self) -> dict[str, Tensor]:

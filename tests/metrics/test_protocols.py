@@ -261,6 +261,17 @@ def test_several_masks_for_one_object_are_no_way_to_several_predicates():
         assert compute(protocol, [twice], [truth])["R@2"] == expected
 
 
+@pytest.mark.parametrize("protocol", ["openpsg", "openpsg-pan_seg", "kt", "vctree"])
+def test_each_row_of_a_pair_that_comes_again_is_a_candidate(protocol):
+    """In PredCls: the second row hits what the first does not, in A@K too."""
+    truth = target([[0, 2, 1]], labels=(0, 0, 1))
+    again = pred([[0, 2], [2, 0], [0, 2]], [[0.9, 0.1], [0.8, 0.1], [0.2, 0.7]])
+    values = compute(protocol, [again], [truth], ks=(1, 2, 3))
+    assert [values[f"R@{k}"] for k in (1, 2, 3)] == [0, 0, 1]
+    assert [values[f"A@{k}"] for k in (1, 2, 3)] == [0, 1, 1]
+    assert values["mR@3"] == 0.5  # the other predicate is absent, and counts as 0
+
+
 def test_openpsg_takes_a_pair_that_comes_again():
     truth = target([[0, 2, 0], [0, 2, 1]])
     again = pred(
