@@ -100,7 +100,7 @@ def _scores(
     """Tree scores of each image, before the sigmoid, [n, n] each."""
     overlaps = []
     for own, size in zip(batch.boxes.split(batch.counts), batch.sizes, strict=True):
-        everywhere = torch.ones(1, len(own), dtype=torch.bool)
+        everywhere = torch.ones(1, len(own), dtype=torch.bool, device=own.device)
         overlaps.append(encode_overlaps(own[None], everywhere, size[None])[0])
     side = [
         layer.obj_reduce(objects),
