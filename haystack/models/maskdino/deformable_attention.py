@@ -148,46 +148,53 @@ def sample_by_rows(
     A pixel's channels lie together in ``values``, so that a corner is one row; ``grid_sample``
     reads channel by channel and keeps every place's value before they are summed.
     """
-    chunks = [
-        _bags(values, sizes, some, shares)
-        for some, shares in zip(places.split(_CHUNK, 1), weights.split(_CHUNK, 1), strict=True)
-    ]
-    return torch.cat(chunks, dim=1)
-
-
-def _bags(
-    values: Tensor, sizes: Sequence[tuple[int, int]], places: Tensor, weights: Tensor
-) -> Tensor:
-    batch, length, heads, channels = values.shape
-    count = places.shape[1]
-    integer = {"dtype": torch.int64 if values.numel() >= 2**31 else torch.int32}
-    heights, widths = torch.tensor(sizes, **integer).t()[:, :, None, None]  # [L, 1, 1]
-    starts = torch.tensor(_starts(sizes), **integer)[:, None]
-
-    pixels = places * torch.stack([widths, heights], -1)[:, 0] - 0.5
-    first = pixels.floor()
-    share = pixels - first
-    both = first.to(integer["dtype"])[..., None, :] + torch.tensor([[0], [1]], **integer)
-    shares = torch.stack([1 - share, share], -2)  # [B, Q, M, L, P, 2, 2]: neighbour, axis
-    columns, rows = both.unbind(-1)
-    of_columns, of_rows = shares.unbind(-1)
-    of_columns = of_columns * ((columns >= 0) & (columns < widths))
-    of_rows = of_rows * ((rows >= 0) & (rows < heights)) * weights[..., None]
-    columns = columns.clamp_min(0).minimum(widths - 1)
-    rows = rows.clamp_min(0).minimum(heights - 1)
-
-    image = torch.arange(batch, **integer)[:, None, None] * length  # [B, 1, 1]
-    corner_rows = (rows * widths + (image[..., None, None] + starts)[..., None]) * heads
-    corner_rows = corner_rows + torch.arange(heads, **integer)[:, None, None, None]
-    indices = corner_rows[..., :, None] + columns[..., None, :] * heads
-    corners = of_rows[..., :, None] * of_columns[..., None, :]
-    bags = F.embedding_bag(
-        indices.reshape(batch * count * heads, -1),
-        values.reshape(-1, channels),
-        per_sample_weights=corners.reshape(batch * count * heads, -1),
-        mode="sum",
+    batch, _, heads, channels = values.shape
+    # Maps with zeros around them: no place needs to be asked whether it is outside. One column
+    # between two rows is the end of one and the beginning of the next.
+    levels = values.split([prod(size) for size in sizes], dim=1)
+    table = torch.cat(
+        [
+            F.pad(level.unflatten(1, size), (0, 0, 0, 0, 1, 0, 1, 3)).flatten(1, 2)
+            for level, size in zip(levels, sizes, strict=True)
+        ],
+        dim=1,
     )
-    return bags.view(batch, count, heads * channels)
+    framed = [(height + 4, width + 1) for height, width in sizes]
+    kind = torch.int32 if table.numel() < 2**31 else torch.int64
+    extents = places.new_tensor([(width, height) for height, width in sizes])[:, None]
+    strides = torch.tensor([width for _, width in framed], dtype=kind)[:, None]
+    # Of pixel (0, 0) of each image's maps: [B, 1, 1, L, 1].
+    origins = torch.tensor(_starts(framed), dtype=kind)[:, None] + strides + 1
+    images = torch.arange(batch, dtype=kind)[:, None, None, None, None] * table.shape[1]
+    origins = (origins + images) * heads
+    origins = origins + torch.arange(heads, dtype=kind)[:, None, None]
+    right = torch.full_like(strides, heads)
+    below = strides * heads
+    corners = torch.stack([0 * right, right, below, below + right], -1)  # [L, 1, 4]
+    rows = table.reshape(-1, channels)
+
+    def seen(some: Tensor, shares: Tensor) -> Tensor:
+        # One pixel beyond the edge is as good as any further.
+        pixels = torch.maximum(some * extents - 0.5, extents.new_tensor(-1)).minimum(extents)
+        first = pixels.floor()
+        column, row = first.to(kind).unbind(-1)
+        indices = (row * below + column * heads + origins)[..., None] + corners
+        x, y = (pixels - first).unbind(-1)
+        lower = y * shares
+        upper = shares - lower
+        lower_right, upper_right = lower * x, upper * x
+        parts = (upper - upper_right, upper_right, lower - lower_right, lower_right)
+        count = some.shape[1]
+        bags = F.embedding_bag(
+            indices.view(batch * count * heads, -1),
+            rows,
+            per_sample_weights=torch.stack(parts, -1).view(batch * count * heads, -1),
+            mode="sum",
+        )
+        return bags.view(batch, count, heads * channels)
+
+    chunks = zip(places.split(_CHUNK, 1), weights.split(_CHUNK, 1), strict=True)
+    return torch.cat([seen(*chunk) for chunk in chunks], dim=1)
 
 
 def _starts(sizes: Sequence[tuple[int, int]]) -> list[int]:

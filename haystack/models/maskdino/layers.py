@@ -39,5 +39,5 @@ class Perceptron(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """From [..., first width] to [..., last width]."""
         for layer in self.layers[:-1]:
-            values = layer(values).relu()
+            values = layer(values).relu_()
         return self.layers[-1](values)

@@ -80,7 +80,7 @@ class PixelDecoder(nn.Module):
         fine = self.adapter_1(maps[0])
         # Quirk: bilinear, where feature pyramids (and a comment upstream) have nearest.
         fine = fine + F.interpolate(finest, fine.shape[-2:], mode="bilinear", align_corners=False)
-        fine = self.layer_1(fine).relu()
+        fine = self.layer_1(fine).relu_()
         return DecodedPixels(levels, sizes, self.mask_features(fine))
 
 
@@ -101,7 +101,7 @@ class _Layer(nn.Module):
         tokens = self.norm1(
             tokens + self.self_attn(tokens + positions, centres, tokens, sizes)
         )
-        return self.norm2(tokens + self.linear2(self.linear1(tokens).relu()))
+        return self.norm2(tokens + self.linear2(self.linear1(tokens).relu_()))
 
 
 def pixel_centres(height: int, width: int, device: torch.device) -> Tensor:

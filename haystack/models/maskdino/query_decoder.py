@@ -141,7 +141,7 @@ class _Layer(nn.Module):
         states = self.norm2(states + seen)
         seen = self.cross_attn(states + positions, boxes, tokens, sizes)
         states = self.norm1(states + seen)
-        return self.norm3(states + self.linear2(self.linear1(states).relu()))
+        return self.norm3(states + self.linear2(self.linear1(states).relu_()))
 
 
 def propose_boxes(sizes: Sequence[tuple[int, int]], device: torch.device) -> Tensor:

@@ -1,0 +1,75 @@
+"""From photographs to the network's input, as detectron2 prepares it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+SHORT_SIDE = 800
+LONG_SIDE = 1333
+
+_STRIDE = 32
+_MEAN = (123.675, 116.28, 103.53)
+_STD = (58.395, 57.12, 57.375)
+
+
+def fitted_size(
+    height: int, width: int, short_side: int = SHORT_SIDE, long_side: int = LONG_SIDE
+) -> tuple[int, int]:
+    """Height and width at which a picture is looked at.
+
+    Its shorter side is scaled to ``short_side``, or to what keeps the longer one within
+    ``long_side``. Rounded as detectron2's ``ResizeShortestEdge`` does, in two steps.
+    """
+    scale = short_side / min(height, width)
+    sides = (short_side, scale * width) if height < width else (scale * height, short_side)
+    if max(sides) > long_side:
+        scale = long_side / max(sides)
+        sides = (sides[0] * scale, sides[1] * scale)
+    # The short side of a very long picture may round to nothing.
+    return max(int(sides[0] + 0.5), 1), max(int(sides[1] + 0.5), 1)
+
+
+def padded_size(height: int, width: int) -> tuple[int, int]:
+    """The next multiples of 32."""
+    return height + -height % _STRIDE, width + -width % _STRIDE
+
+
+def resize(picture: Image.Image, size: tuple[int, int]) -> Tensor:
+    """Resized grey levels, uint8 [3, height, width].
+
+    Pillow's bilinear filter, which averages over all pixels that become one (PyTorch's interpolation
+    without ``antialias`` reads four of them), on 8-bit values, rounded to 8 bits.
+
+    Args:
+        picture: RGB.
+        size: height and width.
+    """
+    small = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(small)).permute(2, 0, 1)
+
+
+def to_batch(pictures: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Normalised pictures, padded at the right and at the bottom.
+
+    Args:
+        pictures: uint8 [3, h, w] each, all of the same ``padded_size``.
+        device: where the result lies.
+
+    Returns:
+        float32 [B, 3, H, W].
+    """
+    mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (_MEAN, _STD))
+    batch = []
+    for picture in pictures:
+        height, width = picture.shape[1:]
+        bottom, right = padded_size(height, width)
+        levels = (picture.to(device).float() - mean) / std
+        # Quirk: zeros after normalising, so that the padding is a mean grey, not black.
+        batch.append(F.pad(levels, (0, right - width, 0, bottom - height)))
+    return torch.stack(batch)
