@@ -70,24 +70,28 @@ def from_state_dict(
     config = config or MaskDINOConfig(backbone=_backbone_of(tensors, path))
     with torch.device("meta"):
         network = MaskDINO(config)
-    ours = {name: _foreign(name) for name in network.state_dict()}
-    expected = {ours[name]: shape for name, shape in shapes(network.state_dict()).items()}
-    aliases = _aliases(expected, config.decoder_layers)
-    expected.update({alias: expected[name] for alias, name in aliases.items()})
-    complaints = differences({**expected, **_unused(config)}, tensors)
+    expected = {**shapes(to_official(network)), **_unused(config)}
+    complaints = differences(expected, tensors)
     if complaints:
         raise InputError(
             f"not the tensors of a MaskDINO on {config.backbone} with {config.classes} classes: "
             f"{'; '.join(complaints)}",
             path=path,
         )
-    _check_copies(tensors, aliases, path)
+    _check_copies(tensors, _aliases(expected, config.decoder_layers), path)
     weights = {
-        name: tensors[foreign].to(empty.dtype)
-        for (name, empty), foreign in zip(network.state_dict().items(), ours.values(), strict=True)
+        name: tensors[_foreign(name)].to(empty.dtype)
+        for name, empty in network.state_dict().items()
     }
     network.load_state_dict(weights, assign=True)
     return network.eval().requires_grad_(False)
+
+
+def to_official(network: MaskDINO) -> dict[str, Tensor]:
+    """A network's tensors under the names of official files, without what only training uses."""
+    weights = {_foreign(name): tensor for name, tensor in network.state_dict().items()}
+    aliases = _aliases(weights, network.config.decoder_layers)
+    return {**weights, **{alias: weights[name] for alias, name in aliases.items()}}
 
 
 def _backbone_of(tensors: Mapping[str, Tensor], path: str | Path | None) -> str:
