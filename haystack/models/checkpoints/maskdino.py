@@ -114,9 +114,7 @@ def _foreign(name: str) -> str:
     name = re.sub(r"^backbone\.(conv1|bn1)\.", r"backbone.stem.\1.", name)
     name = re.sub(r"\.layer(\d)\.", lambda match: f".res{int(match[1]) + 1}.", name)
     name = re.sub(r"\.bn(\d)\.", r".conv\1.norm.", name)
-    return name.replace(".downsample.0.", ".shortcut.").replace(
-        ".downsample.1.", ".shortcut.norm."
-    )
+    return name.replace(".downsample.0.", ".shortcut.").replace(".downsample.1.", ".shortcut.norm.")
 
 
 def _aliases(expected: Mapping[str, object], layers: int) -> dict[str, str]:

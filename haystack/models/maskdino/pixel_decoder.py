@@ -98,14 +98,12 @@ class _Layer(nn.Module):
     def forward(
         self, tokens: Tensor, positions: Tensor, centres: Tensor, sizes: Sequence[tuple[int, int]]
     ) -> Tensor:
-        tokens = self.norm1(
-            tokens + self.self_attn(tokens + positions, centres, tokens, sizes)
-        )
+        tokens = self.norm1(tokens + self.self_attn(tokens + positions, centres, tokens, sizes))
         return self.norm2(tokens + self.linear2(self.linear1(tokens).relu_()))
 
 
 def pixel_centres(height: int, width: int, device: torch.device) -> Tensor:
-    """Centres of a map's pixels, row by row, as shares of its sides: float32 [H * W, 2], x and y."""
+    """Centres of a map's pixels, row by row, as shares of its sides: float32 [H * W, 2], (x, y)."""
     rows, columns = (
         (torch.arange(side, dtype=torch.float32, device=device) + 0.5) / side
         for side in (height, width)

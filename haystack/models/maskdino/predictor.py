@@ -79,7 +79,8 @@ class MaskDINOPredictor:
         self._device = torch.device(device)
         self._dtype = _PRECISIONS[precision]
         # Blocks of channels instead of planes: convolutions are faster, on the CPU as well.
-        network = network.eval().to(self._device, memory_format=torch.channels_last)
+        network = network.eval().to(self._device)
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._network: Callable[[Tensor], MaskDINOOutput] = (
             torch.compile(network, dynamic=False) if compiled else network
         )

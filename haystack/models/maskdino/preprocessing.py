@@ -27,7 +27,9 @@ def fitted_size(
     ``long_side``. Rounded as detectron2's ``ResizeShortestEdge`` does, in two steps.
     """
     scale = short_side / min(height, width)
-    sides = (short_side, scale * width) if height < width else (scale * height, short_side)
+    sides: tuple[float, float] = (scale * height, short_side)
+    if height < width:
+        sides = (short_side, scale * width)
     if max(sides) > long_side:
         scale = long_side / max(sides)
         sides = (sides[0] * scale, sides[1] * scale)
@@ -43,8 +45,8 @@ def padded_size(height: int, width: int) -> tuple[int, int]:
 def resize(picture: Image.Image, size: tuple[int, int]) -> Tensor:
     """Resized grey levels, uint8 [3, height, width].
 
-    Pillow's bilinear filter, which averages over all pixels that become one (PyTorch's interpolation
-    without ``antialias`` reads four of them), on 8-bit values, rounded to 8 bits.
+    Pillow's bilinear filter, which averages over all pixels that become one (PyTorch's
+    interpolation without ``antialias`` reads four of them), on 8-bit values, rounded to 8 bits.
 
     Args:
         picture: RGB.

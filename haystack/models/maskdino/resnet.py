@@ -51,9 +51,9 @@ class ResNet(nn.Module):
 
     def forward(self, pictures: Tensor) -> list[Tensor]:
         """Maps at strides 4, 8, 16 and 32 of pictures [B, 3, H, W]."""
-        maps = self.maxpool(self.relu(self.bn1(self.conv1(pictures))))
-        stages = []
-        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
-            maps = stage(maps)
-            stages.append(maps)
+        maps, stages = pictures, []
+        for name, part in self.named_children():
+            maps = part(maps)
+            if name.startswith("layer"):
+                stages.append(maps)
         return stages

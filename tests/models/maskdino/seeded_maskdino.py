@@ -22,7 +22,9 @@ _PREDICTOR = "sem_seg_head.predictor."
 def official_shapes(backbone: str) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Names, shapes and dtypes of an official checkpoint."""
     shapes = {}
-    for line in gzip.decompress((DATA / f"{backbone}_keys.txt.gz").read_bytes()).decode().split("\n"):
+    for line in (
+        gzip.decompress((DATA / f"{backbone}_keys.txt.gz").read_bytes()).decode().split("\n")
+    ):
         if line:
             name, shape, dtype = line.split("\t")
             kind = {"torch.float32": torch.float32, "torch.int64": torch.int64}[dtype]
@@ -50,14 +52,16 @@ def seeded(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         rf"^({re.escape(_PREDICTOR)})(decoder\.)?bbox_embed\.\d\.", r"\1_bbox_embed.", name
     ).replace(f"{_PREDICTOR}decoder.norm.", f"{_PREDICTOR}decoder_norm.")
     digest = hashlib.sha256(f"haystack{seed_name}".encode()).digest()
-    state = np.random.RandomState(int.from_bytes(digest[:4], "little"))  # noqa: NPY002
+    state = np.random.RandomState(int.from_bytes(digest[:4], "little"))
     values = np.asarray(state.standard_normal(shape), dtype=np.float32)
     if name.endswith("running_var"):
         values = 1 + 0.1 * np.abs(values)
     elif name.endswith("running_mean"):
         values = 0.1 * values
-    elif len(shape) == 1 and name.endswith("weight") and (
-        "norm" in name or name.endswith(".1.weight")
+    elif (
+        len(shape) == 1
+        and name.endswith("weight")
+        and ("norm" in name or name.endswith(".1.weight"))
     ):
         values = 1 + 0.1 * values
     elif len(shape) >= 2:

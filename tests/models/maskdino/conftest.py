@@ -1,0 +1,8 @@
+"""Puts this folder's helper within reach of its tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
