@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from haystack.errors import InputError
+
 
 def temporary_name(path: Path) -> Path:
     """A name beside ``path`` that no other process uses and that no reader looks at."""
@@ -44,9 +46,18 @@ def publish(temporary: Path, final: Path) -> None:
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path to write to; it becomes ``path`` when the block ends without an error."""
+    """A temporary path to write to; it becomes ``path`` when the block ends without an error.
+
+    Raises:
+        InputError: ``path`` is a folder, or its folder cannot be made.
+    """
     final = Path(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
+    if final.is_dir():
+        raise InputError("expected the name of a file to write; there is a folder", path=final)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make its folder: {error.strerror}", path=final) from error
     temporary = temporary_name(final)
     try:
         yield temporary

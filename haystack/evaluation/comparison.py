@@ -23,6 +23,7 @@ from haystack.evaluation.uncertainty import (
     resample,
 )
 from haystack.io.haystack_npy import NoRelationColumn
+from haystack.metrics.base import usable_device
 from haystack.metrics.functional.bootstrap import paired_tests
 from haystack.metrics.kinds import LABEL_METRICS
 from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT
@@ -223,7 +224,8 @@ def compare(
     Raises:
         InputError: as ``evaluate``, and for too few replicates.
     """
-    check_resampling(replicates, confidence, device)
+    check_resampling(replicates, confidence, seed, device)
+    device = usable_device(device)
     if min_images < 2:
         raise InputError(f"expected min_images of at least 2, got {min_images}")
     prepared = prepare(annotations, protocol, split=split, training=training)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from haystack.errors import InputError
 from haystack.evaluation.evaluator import prepare
+from haystack.metrics.base import usable_device
 from haystack.metrics.scene_graph import PER_CLASS, PER_PREDICATE, SUPPORT, SceneGraphMetrics
 from haystack.scene_graph import SceneGraphDataset, Split
 
@@ -79,7 +80,7 @@ class SceneGraphEvaluator:
             num_classes=self._prepared.dataset.vocabulary.num_objects,
             num_things=len(self._prepared.dataset.vocabulary.thing_classes),
             **kwargs,
-        ).to(device)
+        ).to(usable_device(device))
         self.reset()
 
     def reset(self) -> None:

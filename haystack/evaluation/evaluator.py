@@ -27,10 +27,18 @@ from haystack.evaluation.report import Report
 from haystack.evaluation.uncertainty import ResampledMetrics, check_resampling, uncertainty_of
 from haystack.io.haystack_npy import NoRelationColumn
 from haystack.io.psg import read_psg
+from haystack.metrics.base import usable_device
 from haystack.metrics.protocols import Protocol, get_protocol
 from haystack.metrics.scene_graph import PER_CLASS, PER_PREDICATE, SUPPORT, SceneGraphMetrics
 from haystack.metrics.targets import flatten_targets
-from haystack.scene_graph import Prediction, SceneGraph, SceneGraphDataset, Split
+from haystack.scene_graph import (
+    Prediction,
+    RankedTriplets,
+    RelationScores,
+    SceneGraph,
+    SceneGraphDataset,
+    Split,
+)
 from haystack.statistics import TripletStatistics
 from haystack.vocabulary import Vocabulary
 
@@ -98,7 +106,8 @@ def evaluate(
             not there.
     """
     if replicates:
-        check_resampling(replicates, confidence, device)
+        check_resampling(replicates, confidence, seed, device)
+    device = usable_device(device)
     prepared = prepare(annotations, protocol, split=split, training=training)
     kind = ResampledMetrics if replicates else SceneGraphMetrics
     measured = measure(
@@ -323,6 +332,11 @@ def _accumulate(
     def wanted() -> Iterator[tuple[Record, Record]]:
         nonlocal ignored, own_objects
         for image in source.images:
+            if not isinstance(image, RelationScores | RankedTriplets):
+                raise InputError(
+                    "expected predictions as RelationScores or RankedTriplets, got "
+                    f"{type(image).__name__}"
+                )
             image_id = str(image.image_id)
             if image_id in seen:
                 raise InputError(

@@ -144,6 +144,10 @@ def open_predictions(
         InputError: there is no such file, no reader for it, or it does not fit.
     """
     if not isinstance(predictions, (str, Path)):
+        if not isinstance(predictions, Iterable):
+            raise InputError(
+                f"expected a file of predictions, or predictions, got {type(predictions).__name__}"
+            )
         return PredictionSource(predictions)
     path = Path(predictions)
     if not path.is_file():

@@ -201,10 +201,10 @@ class Resampler:
 
 
 def check_resampling(
-    replicates: int, confidence: float, device: str | torch.device = "cpu"
+    replicates: int, confidence: float, seed: int, device: str | torch.device
 ) -> None:
     """Raise InputError unless intervals can be made so."""
-    if torch.device(device).type == "mps":
+    if str(device).partition(":")[0] == "mps":
         raise InputError(
             "resampling adds in float64, which the device 'mps' lacks; choose 'cpu' for intervals"
         )
@@ -212,6 +212,8 @@ def check_resampling(
         raise InputError(
             f"expected at least {_FEWEST_REPLICATES} replicates for intervals, got {replicates}"
         )
+    if not 0 <= seed < 2**63:
+        raise InputError(f"expected a seed of 0 to 2^63 - 1, got {seed}")
     if not 0 < confidence < 1:
         raise InputError(f"expected a confidence between 0 and 1, got {confidence}")
 
@@ -249,7 +251,7 @@ def uncertainty_of(
     Raises:
         InputError: too few replicates, no such method, a confidence outside of 0..1.
     """
-    check_resampling(replicates, confidence, metrics.device)
+    check_resampling(replicates, confidence, seed, metrics.device)
     if method not in get_args(Method):
         raise InputError(f"expected the method 'bca' or 'percentile', got {method!r}")
     resampler = metrics.resampler()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from haystack.errors import InputError
+from haystack.metrics.functional.ranking import NEVER
 from haystack.metrics.functional.tensors import on_host
 
 
@@ -130,15 +132,35 @@ def check_average(average: object) -> None:
         )
 
 
+def usable_device(device: str | torch.device) -> torch.device:
+    """The device, tried with a real operation.
+
+    Raises:
+        InputError: there is no such device here; the CPU never takes its place unasked.
+    """
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(
+            f"the device {str(device)!r} cannot be used ({str(error).partition('. ')[0]}); choose "
+            "another one, for example 'cpu'"
+        ) from error
+    return found
+
+
 def check_cutoffs(ks: Sequence[int]) -> Tensor:
     """The cut-offs K of a recall, ascending, int64 [K].
 
     Raises:
-        InputError: none, one below 1, or one twice.
+        InputError: none, one that is no integer of 1..``NEVER`` - 1, or one twice.
     """
-    cutoffs = sorted(ks)
-    if not cutoffs or any(not isinstance(k, int) or k < 1 for k in cutoffs):
-        raise InputError(f"expected cut-offs K of at least 1, got {list(ks)}")
+    try:
+        cutoffs = sorted(map(index, ks))
+    except TypeError:
+        cutoffs = []
+    if not cutoffs or not 1 <= cutoffs[0] <= cutoffs[-1] < NEVER:
+        raise InputError(f"expected cut-offs K, integers from 1 to 2^62 - 1, got {ks!r}")
     if len(set(cutoffs)) != len(cutoffs):
-        raise InputError(f"each cut-off K must be given once, got {list(ks)}")
+        raise InputError(f"each cut-off K must be given once, got {ks!r}")
     return torch.tensor(cutoffs, dtype=torch.int64)

@@ -45,7 +45,7 @@ def fields(records: Sequence[Record], key: str) -> list[Tensor]:
     """The tensors under ``key``, one an image.
 
     Raises:
-        InputError: a record lacks the key.
+        InputError: a record lacks the key, or has no numbers there.
     """
     try:
         parts = [record[key] for record in records]
@@ -56,7 +56,32 @@ def fields(records: Sequence[Record], key: str) -> list[Tensor]:
             record=record_name(number, records),
         ) from None
     # isinstance asks the metaclass of Tensor, which takes longer than all the rest of a field.
-    return parts if {*map(type, parts)} == {Tensor} else [as_tensor(part) for part in parts]
+    if {*map(type, parts)} == {Tensor}:
+        return parts
+    number = 0
+    try:
+        for number, part in enumerate(parts):
+            parts[number] = as_tensor(part)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"expected a tensor or an array of numbers under {key!r}, got "
+            f"{type(parts[number]).__name__}",
+            record=record_name(number, records),
+        ) from None
+    return parts
+
+
+def class_fields(records: Sequence[Record]) -> list[Tensor]:
+    """The classes of objects under ``labels``, integers [N].
+
+    Raises:
+        InputError: a record lacks them, or they are of another shape or kind.
+    """
+    parts = fields(records, "labels")
+    for number, part in enumerate(parts):
+        if part.ndim != 1 or (part.dtype.is_floating_point and len(part)):
+            raise shape_error("integer labels [N]", part, number, records)
+    return parts
 
 
 def keys_of(records: Sequence[Record | None]) -> set[str]:

@@ -13,8 +13,8 @@ from haystack.errors import InputError
 from haystack.metrics.batch import (
     Record,
     as_tensor,
+    class_fields,
     expand,
-    fields,
     gather,
     lengths,
     move,
@@ -93,9 +93,9 @@ def match_batch(
         InputError: labels or regions are missing or do not fit each other; on the CPU also for
             values that ``OBJECT_PROBLEMS`` describe.
     """
-    labels = fields(targets, "labels")
+    labels = class_fields(targets)
     known = [_EMPTY if record is None else record for record in predictions]
-    predicted_labels = fields(known, "labels")
+    predicted_labels = class_fields(known)
     sizes = lengths(labels), lengths(predicted_labels)
     pairs = object_pairs(*sizes, device=device)
     classes = [gather(side, (), torch.int64, device) for side in (labels, predicted_labels)]

@@ -57,8 +57,8 @@ class RecallStates(HaystackMetric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_predicates < 1:
-            raise InputError(f"expected at least one predicate, got {num_predicates}")
+        if not isinstance(num_predicates, int) or num_predicates < 1:
+            raise InputError(f"expected at least one predicate, got {num_predicates!r}")
         if training is not None:
             training.check_predicates(num_predicates)
         self.num_predicates = num_predicates
@@ -69,7 +69,7 @@ class RecallStates(HaystackMetric):
         self.zero_shot_triplets = zero_shot
         self.tau = tau
         self.register_buffer("ks", check_cutoffs(ks), persistent=False)
-        self.limit = max(ks)
+        self.limit = int(self.ks[-1])
         self.image_columns = self._columns("images", "nothing")
         self.predicate_columns = self._columns("predicates", "diversity")
         shape = (len(self.predicate_columns), len(ks))

@@ -19,6 +19,7 @@ from torch import Tensor
 from haystack.errors import InputError
 from haystack.metrics.batch import (
     Record,
+    class_fields,
     fields,
     gather,
     keys_of,
@@ -132,7 +133,7 @@ def flatten_targets(
         InputError: a key is missing, a shape, a class or an index does not fit, or a triple is
             labelled both ways under a protocol that merges labels.
     """
-    labels = fields(targets, "labels")
+    labels = class_fields(targets)
     num_objects = lengths(labels)
     parts = _rows(fields(targets, "relations"), targets)
     refused = []

@@ -267,3 +267,48 @@ def test_parquet_of_other_predicates_is_an_error(tmp_path):
 def test_unknown_protocols_are_an_error():
     with pytest.raises(InputError, match="known protocols: paper, haystack-v1"):
         evaluate(dataset(graph("1")), [scores("1")], "openpsg2")
+
+
+@pytest.mark.parametrize("device", ["banana", "", "meta", "cuda:99", "cpu:x"])
+def test_a_device_that_cannot_be_used_is_refused(device):
+    with pytest.raises(InputError, match=r"the device '.*' cannot be used \(.*\); choose another"):
+        evaluate(dataset(graph("1")), [scores("1")], device=device)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ks": (2**62,)}, "integers from 1 to"),
+        ({"ks": (10**20,)}, "integers from 1 to"),
+        ({"ks": ()}, "integers from 1 to"),
+        ({"ks": ("20", 50)}, "integers from 1 to"),
+        ({"ks": 20}, "integers from 1 to"),
+        ({"replicates": 20, "seed": -1}, "expected a seed"),
+        ({"replicates": 20, "seed": 10**23}, "expected a seed"),
+        ({"replicates": 20, "confidence": float("nan")}, "confidence between"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        evaluate(dataset(graph("1")), [scores("1")], **options)
+
+
+def test_the_largest_cut_off_counts_no_triplet_that_is_never_hit():
+    report = evaluate(dataset(graph("1")), [scores("1", ((1, 0),), ((1, 0, 0),))], ks=(2**62 - 1,))
+    assert report.metrics[f"R@{2**62 - 1}"] == 0
+
+
+@pytest.mark.parametrize("predictions", [None, 7, [{"pairs": [[0, 1]]}], [1]])
+def test_what_is_no_prediction_is_refused(predictions):
+    with pytest.raises(InputError, match=r"expected (a file of )?predictions"):
+        evaluate(dataset(graph("1")), predictions)
+
+
+def test_a_report_is_not_written_over_a_folder_or_below_a_file(tmp_path):
+    report = evaluate(dataset(graph("1")), [scores("1")])
+    with pytest.raises(InputError, match="there is a folder"):
+        report.save(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot make its folder"):
+        report.save(tmp_path / "file" / "report.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

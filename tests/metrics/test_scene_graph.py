@@ -420,6 +420,25 @@ def test_bad_objects_are_refused(monkeypatch, where, side, key, value, message):
     assert metric.compute()["R@1"] == 1
 
 
+@pytest.mark.parametrize(
+    ("side", "key", "value"),
+    [
+        ("pred", "labels", torch.tensor([0.0, 1.5])),
+        ("pred", "labels", None),
+        ("target", "labels", torch.tensor([0.0, 8.0])),
+        ("target", "labels", torch.tensor([[0, 8]])),
+        ("target", "labels", ["cat", "dog"]),
+        ("target", "relations", None),
+        ("pred", "scores", "many"),
+    ],
+)
+def test_what_are_no_numbers_of_the_right_kind_is_refused(side, key, value):
+    preds, targets = parts(detected("1"), detected("42"))
+    (preds if side == "pred" else targets)[1].update({key: value, "image_id": "42"})
+    with pytest.raises(InputError, match=rf"^image 42: expected .*{key}"):
+        SceneGraphMetrics(3, ks=KS).update(preds, targets)
+
+
 @pytest.mark.parametrize("row", [[0, 2, 0], [-1, 0, 0], [0, 1, 3], [0, 1, -1]])
 @pytest.mark.parametrize("key", ["triplets", "ng_triplets"])
 @pytest.mark.parametrize("where", ["cpu", "accelerator", "accelerator, validated"])
