@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from haystack.errors import InputError
@@ -32,8 +33,8 @@ def _one_of(owner: object, name: str, known: tuple[str, ...]) -> None:
 
 def _at_least(owner: object, low: float, *names: str) -> None:
     for name in names:
-        if not getattr(owner, name) >= low:
-            raise InputError(f"expected {name} >= {low:g}, got {getattr(owner, name)}")
+        if not low <= getattr(owner, name) < math.inf:
+            raise InputError(f"expected a finite {name} >= {low:g}, got {getattr(owner, name)}")
 
 
 @dataclass
@@ -164,16 +165,20 @@ class TrainConfig:
         _at_least(self, 1, "threads", "steps", "batch_size", "log_every", "checkpoint_every")
         _at_least(self, 0, "seed", "workers", "learning_rate", "momentum", "weight_decay")
         _at_least(self, 0, "warmup_steps", "validation_fraction", "validate_every", "patience")
-        for name in ("validation_fraction", "warmup_start"):
+        if self.seed >= 2**63:
+            raise InputError(f"expected a seed below 2^63, got {self.seed}")
+        for name in ("momentum", "validation_fraction", "warmup_start"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"expected {name} in 0..1, below 1, got {getattr(self, name)}")
         if self.mix_share is not None and not 0 < self.mix_share < 1:
             raise InputError(f"expected mix_share between 0 and 1, got {self.mix_share}")
         if self.init_trunk is not None and self.init is None and self.model.features != "visual":
             raise InputError("init_trunk fills the trunk of model.features=visual, got geometry")
-        if self.epochs is not None and not self.epochs > 0:
-            raise InputError(f"expected positive epochs, got {self.epochs}")
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise InputError(f"expected positive, finite epochs, got {self.epochs}")
         if not self.clip_norm > 0:
             raise InputError(f"expected a positive clip_norm, got {self.clip_norm}")
+        if not all(0 < milestone < math.inf for milestone in self.milestones):
+            raise InputError(f"expected positive, finite milestones, got {self.milestones}")
         if self.schedule == "step" and not self.milestones:
             raise InputError("schedule=step needs milestones, for example milestones='[7, 10]'")

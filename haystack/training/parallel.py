@@ -106,7 +106,10 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
     Raises:
         InputError: there are fewer GPUs than processes.
     """
-    chosen = torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"expected a PyTorch device, e.g. cpu or cuda, got {device!r}") from error
     local, starts = int(os.environ.get("LOCAL_RANK", 0)), "WORLD_SIZE" in os.environ
     if chosen.type == "cuda":
         if not torch.cuda.is_available():

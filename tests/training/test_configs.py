@@ -96,3 +96,26 @@ def test_a_trunk_for_features_without_one_is_refused(tmp_path):
     config = replace(config, annotations="psg-mini", init_trunk=str(tmp_path / "gone.pth"))
     with pytest.raises(InputError, match=r"gone\.pth"):
         train(config, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "model.dropout=1.0",
+        "model.dropout=.nan",
+        "model.norm_momentum=-3",
+        "momentum=2",
+        "learning_rate=.inf",
+        "milestones=[-3]",
+        "epochs=.inf",
+        "seed=9223372036854775808",
+    ],
+)
+def test_impossible_numbers_are_refused_by_name(setting):
+    with pytest.raises(InputError, match=setting.partition("=")[0].rpartition(".")[2]):
+        load_config(TrainConfig(), None, [setting])
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(InputError, match="expected a PyTorch device"):
+        train(TrainConfig(device="bogus", steps=1))

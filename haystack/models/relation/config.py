@@ -74,3 +74,7 @@ class RelationModelConfig:
                 raise InputError(f"expected a positive {name}, got {getattr(self, name)}")
         if self.hidden_dim % 2:
             raise InputError(f"expected an even hidden_dim, got {self.hidden_dim}")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"expected dropout in 0..1, below 1, got {self.dropout}")
+        if not 0 < self.norm_momentum <= 1:
+            raise InputError(f"expected norm_momentum above 0, at most 1, got {self.norm_momentum}")
