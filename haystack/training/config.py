@@ -65,7 +65,9 @@ class LossConfig:
     def __post_init__(self) -> None:
         _one_of(self, "background", ("unannotated", "neither_direction"))
         _at_least(self, 0, "background_weight", "no_relation_weight", "negative_weight")
-        _at_least(self, 0, "background_ratio", "tree_weight")
+        _at_least(self, 0, "tree_weight")
+        if not self.background_ratio >= 0:  # infinite = no limit
+            raise InputError(f"expected background_ratio >= 0, got {self.background_ratio}")
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 
 from haystack.cli.configs import find_config
 from haystack.config import load_config
-from haystack.errors import InputError
+from haystack.errors import HaystackError, InputError
 from haystack.io import read_psg
 from haystack.models.relation.config import HEADS
 from haystack.models.relation.features.visual import VisualFeatures
@@ -119,3 +119,12 @@ def test_impossible_numbers_are_refused_by_name(setting):
 def test_an_unknown_device_is_refused():
     with pytest.raises(InputError, match="expected a PyTorch device"):
         train(TrainConfig(device="bogus", steps=1))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_weights_that_diverge_end_the_run_in_words(head, tmp_path):
+    settings = ["learning_rate=1.0e+30", "warmup_steps=0", "log_every=1"]
+    config = load_config(TrainConfig(), FOLDER / f"{head}_psg_mini.yaml", settings)
+    with pytest.raises(HaystackError, match="gradient"):
+        train(config, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "model.safetensors").exists()

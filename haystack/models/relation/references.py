@@ -200,9 +200,18 @@ class ModelReference:
         return checked
 
     def _compare(self, stored: Vocabulary, wanted: Vocabulary) -> None:
-        for name in ("predicate_classes", "object_classes"):
+        for name, kind in (
+            ("predicate_classes", "predicates"),
+            ("object_classes", "object classes"),
+        ):
             ours, theirs = getattr(stored, name), getattr(wanted, name)
-            if len(ours) == len(theirs) and ours != theirs:
+            if len(ours) != len(theirs):
+                raise InputError(
+                    f"the model has {len(ours)} {kind}, the annotations have {len(theirs)}; "
+                    "use a model made for this vocabulary",
+                    path=str(self),
+                )
+            if ours != theirs:
                 number = next(i for i, one in enumerate(ours) if one != theirs[i])
                 raise InputError(
                     f"the model numbers the {name} differently: number {number} is "

@@ -173,6 +173,9 @@ def test_files_and_folders_of_training(tmp_path):
     other = Vocabulary(("person", "dog"), (), ("beside", "on"))
     with pytest.raises(InputError, match="number 0 is 'on' in the model and 'beside'"):
         reference.load(other)
+    more = Vocabulary(("person", "dog", "cat"), (), ("on", "beside"))
+    with pytest.raises(InputError, match="the model has 2 object classes, the annotations have 3"):
+        reference.load(more)
     with pytest.raises(InputError, match="no such relation model; make one with"):
         ModelReference.parse(tmp_path / "none.safetensors")
     with pytest.raises(InputError, match="no such Python file"):

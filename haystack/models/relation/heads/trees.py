@@ -61,6 +61,8 @@ def build_trees(scores: Tensor, present: Tensor) -> BinaryTrees:
     Returns:
         The trees in left-child, right-sibling form, over the N = present.sum() objects.
     """
+    # Scores of weights that diverged: any tree will do, the gradient tells.
+    scores = scores.nan_to_num()
     images, size = present.shape
     device = scores.device
     counts = present.sum(1)
