@@ -302,7 +302,7 @@ class _Pairs(NamedTuple):
     """Pairs by the numbers of their objects in the batch.
 
     Args:
-        subjects, objects: int64 [R]; some number where an object is not there.
+        subjects, objects: int64 [R]; those of the first object where one is not there.
         first_slots: int64 [N + 1], see ``Predictions.first_slots``.
         row_of_slot: int64 [slots].
         outside: bool [R], which pairs name an object that is not there; None if surely none does.
@@ -323,12 +323,12 @@ def _numbered(
     device = pairs.device
     first_slots, slots = _first_slots(num_objects)
     first_slots = move(first_slots, device)
-    first = expand(sizes, device, [0, *accumulate(num_objects)][:-1])
-    subjects, objects = (first + column for column in pairs.unbind(1))
     outside = None
     if not on_host(pairs) or not _all_inside(pairs, sizes, num_objects):
         outside = ((pairs < 0) | (pairs >= expand(sizes, device, num_objects)[:, None])).any(1)
-        subjects, objects = (number.masked_fill(outside, 0) for number in (subjects, objects))
+        pairs = pairs.masked_fill(outside[:, None], 0)
+    first = expand(sizes, device, [0, *accumulate(num_objects)][:-1])
+    subjects, objects = (first + column for column in pairs.unbind(1))
     slot = first_slots.index_select(0, subjects).add_(objects)
     if outside is not None:  # to one slot too many, which is cut off
         slot.masked_fill_(outside, slots)
