@@ -29,6 +29,7 @@ class Peers:
         authors: ``calc_metrics.py`` of lorjul/haystack.
         vctree: a checkout of KaihuaTang/VCTree-Scene-Graph-Generation.
         fair_psgg: a checkout of lorjul/fair-psgg.
+        maskdino: a checkout of IDEA-Research/MaskDINO.
         python: the interpreter that runs all but the first.
     """
 
@@ -38,6 +39,7 @@ class Peers:
     authors: Path | None = None
     vctree: Path | None = None
     fair_psgg: Path | None = None
+    maskdino: Path | None = None
     python: Path = Path(sys.executable)
 
     @classmethod
@@ -50,6 +52,7 @@ class Peers:
             options.authors_script,
             options.vctree,
             options.fair_psgg,
+            options.maskdino,
             options.peer_python,
         )
 
@@ -121,6 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vctree", type=_existing, help="checkout of KaihuaTang/VCTree-Scene-Graph-Generation"
     )
     group.add_argument("--fair-psgg", type=_existing, help="checkout of lorjul/fair-psgg")
+    group.add_argument("--maskdino", type=_existing, help="checkout of IDEA-Research/MaskDINO")
     group.add_argument(
         "--peer-python",
         type=_existing,

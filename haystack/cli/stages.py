@@ -153,6 +153,12 @@ def _segment_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     from haystack.pipeline.segment import PrecomputedSegmenter
     from haystack.pipeline.segment_job import SegmentJob
 
+    if workspace.config.segment.kind == "maskdino":
+        from haystack.pipeline.maskdino_segmenter import MaskDINOSegmenter
+
+        _required(workspace, "segment.weights", workspace.config.segment.weights)
+        found = MaskDINOSegmenter(workspace.config.segment, workspace.vocabulary)
+        return SegmentJob(workspace, workspace.source, found)
     annotations = _required(workspace, "segment.annotations", workspace.config.segment.annotations)
     dataset = read_psg(annotations, vocabulary=workspace.vocabulary)
     return SegmentJob(

@@ -116,15 +116,27 @@ class SegmentConfig:
     """Panoptic masks.
 
     Args:
-        kind: ``precomputed`` = PSG-style annotations with panoptic PNGs.
+        kind: ``precomputed`` = PSG-style annotations with panoptic PNGs; ``maskdino`` = found by
+            a MaskDINO.
         annotations: the PSG JSON (or a bundled name) that has a record for each image.
+        weights: MaskDINO's official panoptic checkpoint, on ResNet-50 or Swin-L.
+        device: where MaskDINO runs: ``cpu``, ``cuda``, ``cuda:1``.
+        precision: of MaskDINO's backbone: ``float32``, ``bfloat16`` or ``float16``.
+        score_threshold: probability above which an object counts; lower finds more.
+        overlap_threshold: share of its mask that an object must win to stay; lower keeps more.
     """
 
     kind: str = "precomputed"
     annotations: str = ""
+    weights: str = ""
+    device: str = "cpu"
+    precision: str = "float32"
+    score_threshold: float = 0.25
+    overlap_threshold: float = 0.8
 
     def __post_init__(self) -> None:
-        _one_of("segment.kind", self.kind, ("precomputed",))
+        _one_of("segment.kind", self.kind, ("precomputed", "maskdino"))
+        _one_of("segment.precision", self.precision, ("float32", "bfloat16", "float16"))
 
 
 @dataclass(frozen=True)
@@ -241,7 +253,9 @@ def with_absolute_paths(settings: WorkspaceConfig) -> WorkspaceConfig:
         source=replace(settings.source, images=absolute(settings.source.images)),
         embed=replace(settings.embed, weights=absolute(settings.embed.weights)),
         segment=replace(
-            settings.segment, annotations=absolute(settings.segment.annotations, BUNDLED)
+            settings.segment,
+            annotations=absolute(settings.segment.annotations, BUNDLED),
+            weights=absolute(settings.segment.weights),
         ),
         score=replace(
             settings.score,

@@ -30,7 +30,7 @@ def numbered(shapes):
         key = name.replace("decoder.norm.", "decoder_norm.")
         parts = key.split("bbox_embed.")
         if len(parts) == 2:
-            key = "bbox_embed." + parts[1][parts[1].index("layers."):]
+            key = "bbox_embed." + parts[1][parts[1].index("layers.") :]
         value = values.setdefault(key, float(len(values)))
         state[name] = torch.tensor(value, dtype=dtype).expand(shape)
     return state

@@ -140,10 +140,8 @@ def test_the_module_turns_offsets_into_places(width):
         height, across = sizes[level]
         for axis, side in enumerate((across, height)):
             offset = offsets[query, head, level, point, axis]
-            if width == 2:
-                step = offset / side
-            else:
-                step = offset / 4 * references[0, query, 2 + axis] / 2
+            extent = 1 / side if width == 2 else references[0, query, 2 + axis] / 8
+            step = offset * extent
             places[0, query, head, level, point, axis] = references[0, query, axis] + step
     weights = attention.attention_weights(queries).view(1, 5, 8, 8).softmax(-1)
     values = attention.value_proj(tokens).view(1, 30, 8, 32)

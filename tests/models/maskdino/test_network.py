@@ -82,7 +82,7 @@ def test_the_whole_network_is_one_graph(thin, batch):
 def test_too_few_tokens(thin):
     other = MaskDINO(replace(THIN, queries=86))
     other.load_state_dict(thin.state_dict(), assign=True)
-    with pytest.raises(InputError, match="chooses 86 queries .* has only 85; enlarge"):
+    with pytest.raises(InputError, match=r"chooses 86 queries .* has only 85; enlarge"):
         other(torch.zeros(1, 3, 64, 64))
 
 

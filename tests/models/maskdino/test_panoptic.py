@@ -79,9 +79,7 @@ def test_without_temperature_probabilities_compete():
 
 
 def test_nothing_found():
-    result = merge(
-        torch.zeros(0, 3), lambda _: None, (2, 3), things=1, settings=PanopticSettings()
-    )
+    result = merge(torch.zeros(0, 3), lambda _: None, (2, 3), things=1, settings=PanopticSettings())
     assert (result.id_map == np.zeros((2, 3))).all()
     assert result.segments == ()
 

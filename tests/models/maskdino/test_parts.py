@@ -29,7 +29,7 @@ def test_swin_is_upstreams():
     for name, tensor in swin.state_dict().items():
         if tensor.is_floating_point():
             tensor.copy_(seeded(name, tuple(tensor.shape)))
-    drawn = np.random.RandomState(5).standard_normal((1, 3, 160, 224))  # noqa: NPY002
+    drawn = np.random.RandomState(5).standard_normal((1, 3, 160, 224))
     picture = torch.from_numpy(drawn.astype(np.float32))
     with torch.inference_mode():
         maps = swin(picture.expand(2, -1, -1, -1))
