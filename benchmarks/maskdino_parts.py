@@ -109,10 +109,10 @@ def panoptic(sizes: Sizes, _: Peers, __: Path) -> list[Row]:
 
 
 PARTS: dict[str, Callable[[Any, Peers, Path], list[Row]]] = {
+    "panoptic": panoptic,  # first, while the process has not yet kept any memory
+    "sampling": sampling,
     "resnet50": resnet50,
     "swin_large": swin_large,
-    "sampling": sampling,
-    "panoptic": panoptic,
 }
 
 
