@@ -236,7 +236,7 @@ def test_a_gradient_that_explodes_is_told(dataset, quick):
         ({"precision": "fp64"}, "precision to be one of fp32, bf16, fp16"),
         ({"select": "recall"}, "select to be one of loss, R@20"),
         ({"mix_share": 1.5}, "mix_share between 0 and 1"),
-        ({"epochs": 0.0}, "positive epochs"),
+        ({"epochs": 0.0}, "expected positive, finite epochs, got 0.0"),
     ],
 )
 def test_bad_settings_are_refused(settings, words):
