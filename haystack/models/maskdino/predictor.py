@@ -18,10 +18,10 @@ from haystack.models.maskdino.preprocessing import (
     LONG_SIDE,
     SHORT_SIDE,
     fitted_size,
-    padded_size,
     resize,
     to_batch,
 )
+from haystack.models.pictures import padded_size
 
 logger = logging.getLogger(__name__)
 

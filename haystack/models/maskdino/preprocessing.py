@@ -6,16 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from haystack.models.pictures import MEAN, STD, pad
+
 SHORT_SIDE = 800
 LONG_SIDE = 1333
-
-_STRIDE = 32
-_MEAN = (123.675, 116.28, 103.53)
-_STD = (58.395, 57.12, 57.375)
 
 
 def fitted_size(
@@ -35,11 +32,6 @@ def fitted_size(
         sides = (sides[0] * scale, sides[1] * scale)
     # The short side of a very long picture may round to nothing.
     return max(int(sides[0] + 0.5), 1), max(int(sides[1] + 0.5), 1)
-
-
-def padded_size(height: int, width: int) -> tuple[int, int]:
-    """The next multiples of 32."""
-    return height + -height % _STRIDE, width + -width % _STRIDE
 
 
 def resize(picture: Image.Image, size: tuple[int, int]) -> Tensor:
@@ -66,12 +58,5 @@ def to_batch(pictures: Sequence[Tensor], device: torch.device) -> Tensor:
     Returns:
         float32 [B, 3, H, W].
     """
-    mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (_MEAN, _STD))
-    batch = []
-    for picture in pictures:
-        height, width = picture.shape[1:]
-        bottom, right = padded_size(height, width)
-        levels = (picture.to(device).float() - mean) / std
-        # Quirk: zeros after normalising, so that the padding is a mean grey, not black.
-        batch.append(F.pad(levels, (0, right - width, 0, bottom - height)))
-    return torch.stack(batch)
+    mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (MEAN, STD))
+    return torch.stack([pad((picture.to(device).float() - mean) / std) for picture in pictures])

@@ -11,15 +11,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from haystack.models.pictures import MEAN, STD, pad
 from haystack.models.relation.inputs import SceneInput
 
-_PADDING = 32
 _ONE = 1 << 11
-_MEAN = (123.675, 116.28, 103.53)
-_STD = (58.395, 57.12, 57.375)
 
 
 def fitted_size(height: int, width: int, long_side: int, short_side: int) -> tuple[int, int]:
@@ -27,11 +24,6 @@ def fitted_size(height: int, width: int, long_side: int, short_side: int) -> tup
     scale = min(long_side / max(height, width), short_side / min(height, width))
     # A thread's length of a picture may round to nothing on its short side.
     return max(int(height * scale + 0.5), 1), max(int(width * scale + 0.5), 1)
-
-
-def padded_size(height: int, width: int) -> tuple[int, int]:
-    """The next multiples of 32, the stride of the coarsest map."""
-    return height + -height % _PADDING, width + -width % _PADDING
 
 
 def resize_bilinear(image: Tensor, height: int, width: int) -> Tensor:
@@ -71,10 +63,9 @@ def prepare_image(
     """
     pixels = torch.tensor(image, device=device)  # a copy: the array may be read-only
     levels = resize_bilinear(pixels, height, width).permute(2, 0, 1).float()
-    mean = torch.tensor(_MEAN, device=device)[:, None, None]
-    inverse = torch.tensor([1 / std for std in _STD], device=device)[:, None, None]
-    bottom, right = padded_size(height, width)
-    return F.pad((levels - mean) * inverse, (0, right - width, 0, bottom - height))
+    mean = torch.tensor(MEAN, device=device)[:, None, None]
+    inverse = torch.tensor([1 / std for std in STD], device=device)[:, None, None]
+    return pad((levels - mean) * inverse)
 
 
 def fit_scene(scene: SceneInput, long_side: int, short_side: int) -> SceneInput:

@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from haystack.models.pictures import padded_size
 from haystack.models.relation.batch import SceneBatch
 from haystack.models.relation.features.base import EncodedScene, FeatureSource
-from haystack.models.relation.features.preprocessing import fit_scene, padded_size, prepare_image
+from haystack.models.relation.features.preprocessing import fit_scene, prepare_image
 from haystack.models.relation.features.regions import (
     REGION_SIZE,
     CachedRegions,
