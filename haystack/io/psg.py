@@ -79,7 +79,29 @@ def read_psg(
         InputError: anything that does not fit the format, with file, image and what to do.
     """
     path = find_annotations(annotations)
-    content = load_json(path)
+    return parse_psg(
+        load_json(path), path, vocabulary=vocabulary, allow_contradictions=allow_contradictions
+    )
+
+
+def parse_psg(
+    content: Any,
+    path: Path,
+    *,
+    vocabulary: Vocabulary | None = None,
+    allow_contradictions: bool = False,
+) -> SceneGraphDataset:
+    """A PSG or Haystack annotation file whose JSON was loaded already; see ``read_psg``.
+
+    Args:
+        content: of the file.
+        path: of the file; file names resolve against its folder.
+        vocabulary: see ``read_psg``.
+        allow_contradictions: see ``read_psg``.
+
+    Raises:
+        InputError: see ``read_psg``.
+    """
     if not isinstance(content, Mapping) or not isinstance(content.get("data"), list):
         raise InputError("expected a JSON object with a list under 'data'", path=path)
     vocabulary = _vocabulary(content, vocabulary, path)

@@ -22,7 +22,7 @@ from haystack.io.coco import (
 )
 from haystack.io.datasets import BUNDLED
 from haystack.io.panoptic_png import IdMap, read_panoptic_png
-from haystack.io.psg import load_json, read_psg
+from haystack.io.psg import load_json, parse_psg, read_psg
 from haystack.pipeline.segment import PrecomputedSegmenter, Segmentation, Segmenter, complete
 from haystack.scene_graph import MaskRuns, Segment
 from haystack.vocabulary import Vocabulary
@@ -56,7 +56,7 @@ def open_segments(
     content = load_json(place)
     entries = content.get("annotations") if isinstance(content, Mapping) else content
     if isinstance(content, Mapping) and isinstance(content.get("data"), list):
-        return PrecomputedSegmenter(read_psg(place, vocabulary=vocabulary), image_keys)
+        return PrecomputedSegmenter(parse_psg(content, place, vocabulary=vocabulary), image_keys)
     if not isinstance(entries, list) or not entries or not isinstance(entries[0], Mapping):
         raise InputError(
             "expected a PSG file, a COCO panoptic file, or COCO detection results, got none of "
