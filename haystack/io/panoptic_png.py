@@ -13,6 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from haystack import files
 from haystack.errors import InputError
+from haystack.scene_graph import NO_OBJECT
 
 IdMap = npt.NDArray[np.int32]
 
@@ -170,6 +171,24 @@ def encode_panoptic_png(ids: npt.NDArray[np.integer]) -> bytes:
 def write_panoptic_png(path: str | Path, ids: npt.NDArray[np.integer]) -> None:
     """Write an id map [H, W] as a panoptic PNG, atomically."""
     files.write_bytes(path, encode_panoptic_png(ids))
+
+
+def segment_positions(id_map: IdMap, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Position of each pixel's segment in a list of ids.
+
+    Args:
+        id_map: int32 [H, W].
+        ids: int64 [N], distinct.
+
+    Returns:
+        int32 [H, W], ``NO_OBJECT`` where a pixel's id is not in the list.
+    """
+    if not len(ids):
+        return np.full(id_map.shape, NO_OBJECT, dtype=np.int32)
+    order = np.argsort(ids)
+    place = np.searchsorted(ids[order], id_map).clip(max=len(ids) - 1)
+    found = ids[order][place] == id_map
+    return np.where(found, order[place], NO_OBJECT).astype(np.int32)
 
 
 def segment_geometry(ids: IdMap) -> SegmentGeometry:

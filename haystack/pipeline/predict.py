@@ -10,22 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from haystack.errors import InputError
-from haystack.io.images import Content, decode_image
+from haystack.io.images import Content
+from haystack.io.panoptic_png import segment_positions
 from haystack.models.relation.answers import ask
-from haystack.models.relation.inputs import RelationLogits, SceneInput
+from haystack.models.relation.inputs import RelationLogits, SceneInput, scene_input
 from haystack.models.relation.predict import relation_scores
 from haystack.models.relation.protocol import RelationModel
-from haystack.pipeline.segment import (
-    Segmentation,
-    Segmenter,
-    check_classes,
-    check_segmentation,
-)
+from haystack.pipeline.segment import Segmentation, Segmenter, segment_each
 from haystack.scene_graph import (
-    NO_OBJECT,
     MaskRuns,
     PredictedObjects,
     RelationScores,
+    SceneGraph,
     Triplets,
 )
 from haystack.vocabulary import Vocabulary
@@ -49,6 +45,11 @@ class PredictedImage:
     segmentation: Segmentation
     numbers: npt.NDArray[np.int32] | None
     scores: RelationScores
+
+    @property
+    def graph(self) -> SceneGraph:
+        """The segments, without relations; ``file_name`` is the image's key."""
+        return self.segmentation.graph(self.image_key, self.picture.shape[:2])
 
 
 def predict_images(
@@ -86,15 +87,22 @@ def predict_images(
     ready = _segmented(images, segmenter, vocabulary, set_aside)
     while batch := list(islice(ready, batch_size)):
         scenes = []
-        for _, picture, segmentation in batch:
-            scene = _scene(picture if model.reads_images else None, picture.shape, segmentation)
+        for key, picture, segmentation in batch:
+            graph = segmentation.graph(key, picture.shape[:2])
+            seen = picture if model.reads_images else None
+            scene = scene_input(graph, segmentation.id_map, seen)
             scenes.append(scene if classes is None else _guessed(scene, classes, known=as_objects))
         answers = ask(model, scenes)
         for (key, picture, segmentation), answer in zip(batch, answers, strict=True):
             if guess_classes:
                 segmentation = _classified(segmentation, answer)
-            numbers = _numbers(segmentation)
-            objects = _objects(segmentation, numbers) if as_objects or guess_classes else None
+            graph = segmentation.graph(key, picture.shape[:2])
+            numbers = None
+            if segmentation.id_map is not None:
+                numbers = segment_positions(segmentation.id_map, graph.segment_ids)
+            objects = None
+            if as_objects or guess_classes:
+                objects = _objects(graph, segmentation.masks, numbers)
             scores = relation_scores(answer, objects)
             yield PredictedImage(key, picture, segmentation, numbers, scores)
 
@@ -137,43 +145,13 @@ def _segmented(
     set_aside: Callable[[str, str], None],
 ) -> Iterator[_Segmented]:
     taken: dict[str, str] = {}
-    for key, content in images:
-        try:
-            if isinstance(content, InputError):
-                raise content
-            image = decode_image(content, key)
-        except InputError as error:
-            set_aside(key, error.message)
-            continue
-        try:
-            result = segmenter.segment(key, image)
-            if result.id_map is None:
-                check_classes(result.segments, vocabulary, f"image {result.image_id}")
-            else:
-                check_segmentation(result, (image.height, image.width), vocabulary)
-            other = taken.setdefault(result.image_id, key)
-            if other != key:
-                raise InputError(f"its image id {result.image_id} is that of {other} too")
-        except InputError as error:
-            set_aside(key, str(error))
+    each = segment_each(images, segmenter, vocabulary, set_aside, boxes_suffice=True)
+    for key, image, result in each:
+        other = taken.setdefault(result.image_id, key)
+        if other != key:
+            set_aside(key, f"its image id {result.image_id} is that of {other} too")
             continue
         yield key, np.asarray(image), result
-
-
-def _scene(
-    picture: npt.NDArray[np.uint8] | None, shape: tuple[int, ...], segmentation: Segmentation
-) -> SceneInput:
-    segments = segmentation.segments
-    return SceneInput(
-        image_id=segmentation.image_id,
-        height=shape[0],
-        width=shape[1],
-        labels=np.array([segment.category for segment in segments], dtype=np.int64),
-        boxes=boxes_of(segmentation),
-        id_map=segmentation.id_map,
-        segment_ids=np.array([segment.id for segment in segments], dtype=np.int64),
-        image=picture,
-    )
 
 
 def _guessed(scene: SceneInput, classes: int, *, known: bool) -> SceneInput:
@@ -200,36 +178,18 @@ def _classified(segmentation: Segmentation, answer: RelationLogits) -> Segmentat
     return replace(segmentation, segments=segments)
 
 
-def boxes_of(segmentation: Segmentation) -> npt.NDArray[np.float32]:
-    """Boxes x1, y1, x2, y2 of the segments, float32 [N, 4]."""
-    boxes = [segment.box for segment in segmentation.segments]
-    return np.array(boxes, dtype=np.float32).reshape(-1, 4)
-
-
-def _numbers(segmentation: Segmentation) -> npt.NDArray[np.int32] | None:
-    if segmentation.id_map is None:
-        return None
-    ids = np.array([segment.id for segment in segmentation.segments], dtype=np.int64)
-    if not len(ids):
-        return np.full(segmentation.id_map.shape, NO_OBJECT, dtype=np.int32)
-    order = np.argsort(ids)
-    place = np.searchsorted(ids[order], segmentation.id_map).clip(max=len(ids) - 1)
-    found = ids[order][place] == segmentation.id_map
-    return np.where(found, order[place], NO_OBJECT).astype(np.int32)
-
-
-def _objects(segmentation: Segmentation, numbers: npt.NDArray[np.int32] | None) -> PredictedObjects:
-    segments = segmentation.segments
-    masks = segmentation.masks
+def _objects(
+    graph: SceneGraph, masks: MaskRuns | None, numbers: npt.NDArray[np.int32] | None
+) -> PredictedObjects:
     if masks is None and numbers is not None:
-        masks = MaskRuns.from_id_map(numbers, len(segments))
-    scores = [segment.score for segment in segments]
+        masks = MaskRuns.from_id_map(numbers, len(graph.segments))
+    scores = [segment.score for segment in graph.segments]
     known = [score for score in scores if score is not None]
     # A file may score its things and not its stuff, as detectron2's do: those count as certain.
     filled = [1.0 if score is None else score for score in scores]
     return PredictedObjects(
-        labels=np.array([segment.category for segment in segments], dtype=np.int64),
+        labels=graph.labels,
         scores=np.array(filled, dtype=np.float32) if known else None,
-        boxes=boxes_of(segmentation),
+        boxes=graph.boxes,
         masks=masks,
     )

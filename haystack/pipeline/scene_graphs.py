@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from haystack import files
@@ -22,8 +22,8 @@ from haystack.drawing.scene import DrawnTriplet, PictureKind, SceneDrawing, draw
 from haystack.io.panoptic_png import write_panoptic_png
 from haystack.io.prediction_parquet import write_prediction_parquet
 from haystack.io.psg_writer import PsgWriter
-from haystack.pipeline.predict import PredictedImage, best_triplets, boxes_of
-from haystack.scene_graph import RelationScores, SceneGraph, Triplets
+from haystack.pipeline.predict import PredictedImage, best_triplets
+from haystack.scene_graph import RelationScores, Triplets
 from haystack.vocabulary import Vocabulary
 
 SCENE_GRAPHS, PREDICTIONS, QUARANTINE = (
@@ -82,13 +82,10 @@ def write_scene_graphs(
                 masks = f"panoptic/{name}.png"
                 write_panoptic_png(output.folder / masks, image.segmentation.id_map)
             writer.add(
-                SceneGraph(
-                    image_id=image.segmentation.image_id,
-                    height=image.picture.shape[0],
-                    width=image.picture.shape[1],
+                replace(
+                    image.graph,
                     file_name=file_of(image.image_key),
                     pan_seg_file_name=masks,
-                    segments=image.segmentation.segments,
                     relations=triplets,
                     extra={RELATION_SCORES: [round(float(score), 6) for score in scores]},
                 )
@@ -135,7 +132,7 @@ def scene_drawing(
             display_name(vocabulary.object_classes[segment.category])
             for segment in image.segmentation.segments
         ],
-        boxes=boxes_of(image.segmentation),
+        boxes=image.graph.boxes,
         numbers=image.numbers,
         triplets=[
             DrawnTriplet(subject, target, predicates[predicate], score)

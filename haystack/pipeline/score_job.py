@@ -16,7 +16,7 @@ from haystack import files
 from haystack.errors import InputError
 from haystack.executors.base import Counts, Outputs
 from haystack.io.images import read_rgb
-from haystack.models.relation.inputs import SceneInput
+from haystack.models.relation.inputs import SceneInput, scene_input
 from haystack.models.relation.protocol import RelationModel
 from haystack.pipeline import tables
 from haystack.pipeline.candidates import FaultySegment, TopCandidates
@@ -24,6 +24,7 @@ from haystack.pipeline.propose import Answered
 from haystack.pipeline.score import PlausibleTriplets, SceneInCluster, score_images
 from haystack.pipeline.upstream import ALL, refuse_shared_image_ids, upstream_checksums
 from haystack.pipeline.workspace import ASSIGNMENTS, CANDIDATES, SEGMENTED, Workspace
+from haystack.scene_graph import SceneGraph
 from haystack.statistics import TripletStatistics
 
 
@@ -197,14 +198,11 @@ def scene_of(
     image: tables.SegmentedImage, picture: npt.NDArray[np.uint8] | None = None
 ) -> SceneInput:
     """A segmented image as a relation model sees it; ``picture`` uint8 [height, width, 3]."""
-    segments = image.segments
-    return SceneInput(
-        image_id=image.image_id,
-        height=image.height,
-        width=image.width,
-        labels=np.array([segment.category for segment in segments], dtype=np.int64),
-        boxes=np.array([segment.box for segment in segments], dtype=np.float32).reshape(-1, 4),
-        id_map=image.id_map(),
-        segment_ids=np.array([segment.id for segment in segments], dtype=np.int64),
-        image=picture,
+    graph = SceneGraph(
+        image.image_id,
+        image.height,
+        image.width,
+        image.image_key,
+        segments=tuple(image.segments),
     )
+    return scene_input(graph, image.id_map(), picture)

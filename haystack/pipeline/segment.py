@@ -9,14 +9,14 @@ from dataclasses import astuple, dataclass, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import PurePosixPath
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from PIL import Image
 
 from haystack import files
 from haystack.errors import InputError
-from haystack.io.images import decode_image
+from haystack.io.images import Content, decode_image
 from haystack.io.panoptic_png import (
     IdMap,
     encode_panoptic_png,
@@ -47,6 +47,10 @@ class Segmentation:
     segments: tuple[Segment, ...]
     faulty: tuple[int, ...] = ()
     masks: MaskRuns | None = None
+
+    def graph(self, image_key: str, size: tuple[int, int]) -> SceneGraph:
+        """The segments as a scene graph without relations; ``size`` is height and width."""
+        return SceneGraph(self.image_id, *size, image_key, segments=self.segments)
 
 
 class Segmenter(Protocol):
@@ -222,29 +226,56 @@ def segment_images(
         set_aside: called with image key and reason for every image that cannot be used.
     """
     taken: dict[str, str] = {}
-    for key, content in images:
-        try:
-            image = decode_image(content, key)
-        except InputError as error:
-            set_aside(key, error.message)
-            continue
-        try:
-            result = segmenter.segment(key, image)
-            id_map = check_segmentation(result, (image.height, image.width), vocabulary)
-            if taken.setdefault(result.image_id, key) != key:
-                raise InputError(_shared_record(result.image_id, taken[result.image_id]))
-        except InputError as error:
-            set_aside(key, str(error))
+    for key, image, result in segment_each(images, segmenter, vocabulary, set_aside):
+        if taken.setdefault(result.image_id, key) != key:
+            set_aside(key, _shared_record(result.image_id, taken[result.image_id]))
             continue
         yield SegmentedImage(
             image_key=key,
             image_id=result.image_id,
             height=image.height,
             width=image.width,
-            panoptic=encode_panoptic_png(id_map),
+            panoptic=encode_panoptic_png(cast(IdMap, result.id_map)),  # as boxes do not suffice
             segments=result.segments,
             faulty=result.faulty,
         )
+
+
+def segment_each(
+    images: Iterable[tuple[str, Content]],
+    segmenter: Segmenter,
+    vocabulary: Vocabulary,
+    set_aside: Callable[[str, str], None],
+    *,
+    boxes_suffice: bool = False,
+) -> Iterator[tuple[str, Image.Image, Segmentation]]:
+    """Decode, segment and check images, one after the other.
+
+    Args:
+        images: image key and encoded bytes, or why there are none.
+        segmenter: gives the segments.
+        vocabulary: class indices must lie in it.
+        set_aside: called with image key and reason for every image that cannot be used.
+        boxes_suffice: whether segments may come without an id map.
+    """
+    for key, content in images:
+        try:
+            if isinstance(content, InputError):
+                raise content
+            image = decode_image(content, key)
+        except InputError as error:
+            set_aside(key, error.message)
+            continue
+        try:
+            result = segmenter.segment(key, image)
+            if boxes_suffice and result.id_map is None:
+                check_classes(result.segments, vocabulary, f"image {result.image_id}")
+            else:
+                check_segmentation(result, (image.height, image.width), vocabulary)
+        except InputError as error:
+            set_aside(key, str(error))
+            continue
+        yield key, image, result
 
 
 def check_segmentation(

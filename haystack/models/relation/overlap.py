@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from haystack.errors import InputError
+from haystack.io.panoptic_png import segment_positions
 from haystack.models.relation.inputs import RelationLogits, SceneInput
 from haystack.models.relation.protocol import RelationModel
 
@@ -35,14 +36,10 @@ def overlapping(scene: SceneInput, overlap: Overlap) -> npt.NDArray[np.bool_]:
         return np.all(high > low, axis=2)
     count = len(scene)
     touches = np.zeros((count + 1, count + 1), dtype=np.bool_)
-    if count:
-        order = np.argsort(scene.segment_ids)
-        ids = scene.segment_ids[order]
-        place = np.searchsorted(ids, scene.id_map).clip(max=count - 1)
-        number = np.where(ids[place] == scene.id_map, order[place], count)  # count = void
-        for reach in range(1, _REACH + 1):
-            touches[number[:, reach:], number[:, :-reach]] = True
-            touches[number[reach:], number[:-reach]] = True
+    number = segment_positions(scene.id_map, scene.segment_ids)  # -1, the last row: no object
+    for reach in range(1, _REACH + 1):
+        touches[number[:, reach:], number[:, :-reach]] = True
+        touches[number[reach:], number[:-reach]] = True
     return (touches | touches.T)[:count, :count]
 
 
