@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).parents[2]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 _TINY = {
     "images": 6,
     "objects": 4,
@@ -31,21 +30,12 @@ _TINY = {
 }
 
 
-def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, str(_ROOT / "benchmarks" / script), *arguments],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
 @pytest.fixture(scope="module")
-def benchmark(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    sizes = [f"--{name}={value}" for name, value in _TINY.items()]
-    done = _run("metrics.py", "--json", f"--scratch={tmp_path_factory.mktemp('b')}", *sizes)
+def benchmark(
+    run_benchmark: Run, tmp_path_factory: pytest.TempPathFactory
+) -> subprocess.CompletedProcess[str]:
+    scratch = f"--scratch={tmp_path_factory.mktemp('b')}"
+    done = run_benchmark("metrics.py", "--json", scratch, sizes=_TINY)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -87,8 +77,8 @@ def test_memory_of_a_stream_is_that_of_its_own_process(
     assert 50 < memory["ours"] < 4096
 
 
-def test_parity_without_a_peer_compares_nothing_and_fails() -> None:
-    done = _run("parity.py", "--json")
+def test_parity_without_a_peer_compares_nothing_and_fails(run_benchmark: Run) -> None:
+    done = run_benchmark("parity.py", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout) == {}
     assert "kt: its peer is not given" in done.stderr
@@ -101,18 +91,20 @@ def calc_scores(results, annotations):
 """
 
 
-def test_parity_fails_where_a_peer_says_something_else(tmp_path: Path) -> None:
+def test_parity_fails_where_a_peer_says_something_else(run_benchmark: Run, tmp_path: Path) -> None:
     script = tmp_path / "calc_metrics.py"
     script.write_text(_WRONG_SCRIPT)
-    done = _run("parity.py", "--authors-script", str(script), "--images=12", "--seeds=1", "--json")
+    done = run_benchmark(
+        "parity.py", "--authors-script", str(script), "--images=12", "--seeds=1", "--json"
+    )
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["haystack-v1"]["12 predicates"]["PDD"] > 0.01
     assert "DIFFERS" in done.stderr
 
 
 @pytest.mark.slow
-def test_the_study_of_negatives_compares_every_arm_with_positives_alone() -> None:
-    done = _run(
+def test_the_study_of_negatives_compares_every_arm_with_positives_alone(run_benchmark: Run) -> None:
+    done = run_benchmark(
         "negatives.py",
         "--json",
         "--ways=split",

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,18 +113,9 @@ def test_equal_seeds_draw_equal_scenes_and_pictures(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_benchmark_says_for_every_model_how_it_came_out():
-    root = Path(__file__).parents[2]
-    paths = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(root / "benchmarks" / "learning.py"), "--json"]
-    command += ["--heads", "gpsnet", "--seeds=2", "--train=6", "--test=6", "--steps=2"]
-    done = subprocess.run(
-        [*command, "--replicates=30", "--settings", "steps=2"],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def test_the_benchmark_says_for_every_model_how_it_came_out(run_benchmark):
+    few = ("--heads", "gpsnet", "--seeds=2", "--train=6", "--test=6", "--steps=2")
+    done = run_benchmark("learning.py", "--json", *few, "--replicates=30", "--settings", "steps=2")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     drawn = {row["model"]: row for row in rows if row["part"] == "rendered"}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,17 +19,9 @@ _TINY = {
 
 
 @pytest.fixture(scope="module")
-def rows():
-    paths = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(_ROOT / "benchmarks" / "maskdino.py"), "--json"]
-    command += ["--parts", "panoptic", "sampling", "resnet50"]
-    done = subprocess.run(
-        [*command, *(f"--{name}={value}" for name, value in _TINY.items())],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def rows(run_benchmark):
+    parts = ("--parts", "panoptic", "sampling", "resnet50")
+    done = run_benchmark("maskdino.py", "--json", *parts, sizes=_TINY)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["rows"]
 

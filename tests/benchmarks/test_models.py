@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,17 +21,9 @@ _TINY = {
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    paths = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(_ROOT / "benchmarks" / "models.py"), "--json"]
-    command += [f"--scratch={tmp_path_factory.mktemp('b')}"]
-    done = subprocess.run(
-        [*command, *(f"--{name}={value}" for name, value in _TINY.items())],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def rows(run_benchmark, tmp_path_factory):
+    scratch = f"--scratch={tmp_path_factory.mktemp('b')}"
+    done = run_benchmark("models.py", "--json", scratch, sizes=_TINY)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["rows"]
 

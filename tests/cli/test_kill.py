@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from processes import folder_content as content
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 
@@ -18,14 +19,6 @@ def haystack(*argv):
         stderr=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-
-
-def content(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".tmp-")
-    }
 
 
 def test_training(tmp_path):

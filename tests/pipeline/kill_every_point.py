@@ -13,15 +13,15 @@ import os
 import shutil
 import signal
 import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1]))
 
 import faiss  # noqa: F401  imported before the forks
 import torch
 from pipeline_campaign import STAGES, Campaign, snapshot
+from processes import in_child
 
 from haystack.executors.base import Outputs
 
@@ -36,19 +36,6 @@ def open_campaign(root: Path, source: Path, *overrides: str) -> Campaign:
     campaign = Campaign(root, source, ("cluster.k=2", *settings), shard_size=6)
     campaign.labelled = labelled[0] if labelled else 2
     return campaign
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """Run ``work`` in a forked child; its wait status."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
 
 
 def kill_at(point: int) -> None:

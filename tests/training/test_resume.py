@@ -6,37 +6,17 @@ import json
 import os
 import shutil
 import signal
-import traceback
 from dataclasses import replace
 
 import pytest
 import torch
+from processes import folder_content as content
+from processes import in_child
 
 from haystack.errors import InputError
 from haystack.training.trainer import train
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-
-
-def content(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".tmp-")
-    }
-
-
-def in_child(work):
-    """Run ``work`` in a forked process; its wait status."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
 
 
 def kill_at(point):
