@@ -5,39 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from processes import folder_content as content
-from processes import in_child
 
 from haystack.errors import InputError
 from haystack.training.trainer import train
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-
-
-def kill_at(point):
-    """Count files that appear and steps that are done; at number ``point`` the process dies."""
-    events = 0
-
-    def event():
-        nonlocal events
-        if events == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-        events += 1
-
-    move = os.replace
-
-    def killing_replace(source, target):
-        event()
-        move(source, target)
-        event()
-
-    os.replace = killing_replace
-    return lambda step, steps, losses: event()
+DRIVER = Path(__file__).with_name("kill_training.py")
 
 
 @pytest.fixture(scope="module")
@@ -57,31 +38,25 @@ def config(quick):
     )
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_killed_at_every_point(dataset, config, tmp_path):
-    config = replace(config, steps=8)
-    assert in_child(lambda: train(config, dataset, tmp_path / "whole")) == 0
-    whole = content(tmp_path / "whole")
-    assert {"model.safetensors", "metrics.jsonl", "checkpoints/last.safetensors"} < set(whole)
-    point = 0
-    while True:
-        out = tmp_path / f"killed-{point}"
-
-        def attempt(out=out, point=point):
-            train(config, dataset, out, progress=kill_at(point))
-
-        status = in_child(attempt)
-        if not os.WIFSIGNALED(status):
-            assert status == 0
-            break
-        for path in out.rglob("*.safetensors"):
-            if not path.name.startswith(".tmp-"):
-                assert path.stat().st_size > 1000
-        result = train(config, dataset, out)
-        assert content(out) == whole, point
-        assert result.metrics == [json.loads(line) for line in whole["metrics.jsonl"].splitlines()]
-        shutil.rmtree(out)
-        point += 1
-    assert point > 25
+    settings = tmp_path / "config.yaml"
+    settings.write_text(yaml.safe_dump(asdict(replace(config, steps=8))))
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), str(dataset.root / "annotation.json"), settings, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert {"model.safetensors", "metrics.jsonl", "checkpoints/last.safetensors"} < set(
+        report["files"]
+    )
+    assert report["half_written"] == []
+    assert report["differing"] == []
+    assert report["points"] > 25
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
