@@ -1,10 +1,10 @@
 """Kill training by SIGKILL at every point where a file appears or a step is done, resume, compare.
 
 Run as: python kill_training.py ANNOTATIONS CONFIG FOLDER. Prints one JSON object: at how many
-it was killed, at which of these the resumed run differs from an undisturbed one in its files or in
-the metrics that it returns, and where a model was left half-written. Children are forked, so that
-PyTorch is imported once; in a process of its own, because a fork of one whose autograd has started
-threads cannot train.
+points it was killed, at which of these the resumed run differs from an undisturbed one in its files
+or in the metrics that it returns, and where a model was left half-written. Children are forked, so
+that PyTorch is imported once; in a process of its own, because a fork of one whose autograd has
+started threads cannot train.
 """
 
 from __future__ import annotations
