@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from haystack.io.images import Content
     from haystack.models.relation.protocol import RelationModel
     from haystack.pipeline.predict import PredictedImage
-    from haystack.pipeline.segment import Segmenter
+    from haystack.pipeline.segmenters.base import Segmenter
     from haystack.scene_graph import SceneGraphDataset
     from haystack.vocabulary import Vocabulary
 
@@ -210,7 +210,7 @@ def _pictures(args: argparse.Namespace) -> _Work:
     """Pictures with the segments of ``--segments``."""
     from haystack.io.images import open_pictures
     from haystack.models.relation.references import ModelReference
-    from haystack.pipeline.given_segments import open_segments
+    from haystack.pipeline.segmenters.given import open_segments
 
     if args.segments is None:
         raise InputError(
@@ -242,7 +242,7 @@ def _pictures(args: argparse.Namespace) -> _Work:
 
 def _annotated(args: argparse.Namespace) -> _Work:
     """Annotated images with their own segments, to which pairs refer."""
-    from haystack.pipeline.segment import PrecomputedSegmenter
+    from haystack.pipeline.segmenters.precomputed import PrecomputedSegmenter
 
     dataset, model = _dataset_and_model(args)
 

@@ -150,11 +150,11 @@ def _cluster_job(workspace: Workspace, args: argparse.Namespace) -> Job:
 
 def _segment_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     from haystack.io import read_psg
-    from haystack.pipeline.segment import PrecomputedSegmenter
     from haystack.pipeline.segment_job import SegmentJob
+    from haystack.pipeline.segmenters.precomputed import PrecomputedSegmenter
 
     if workspace.config.segment.kind == "maskdino":
-        from haystack.pipeline.maskdino_segmenter import MaskDINOSegmenter
+        from haystack.pipeline.segmenters.maskdino import MaskDINOSegmenter
 
         _required(workspace, "segment.weights", workspace.config.segment.weights)
         found = MaskDINOSegmenter(workspace.config.segment, workspace.vocabulary)

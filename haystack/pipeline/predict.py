@@ -16,7 +16,8 @@ from haystack.models.relation.answers import ask
 from haystack.models.relation.inputs import RelationLogits, SceneInput, scene_input
 from haystack.models.relation.predict import relation_scores
 from haystack.models.relation.protocol import RelationModel
-from haystack.pipeline.segment import Segmentation, Segmenter, segment_each
+from haystack.pipeline.segment import segment_each
+from haystack.pipeline.segmenters.base import Segmentation, Segmenter
 from haystack.scene_graph import (
     MaskRuns,
     PredictedObjects,

@@ -27,8 +27,8 @@ from haystack.pipeline.export_job import ExportJob
 from haystack.pipeline.propose import Answered
 from haystack.pipeline.propose_job import ProposeJob
 from haystack.pipeline.score_job import ScoreJob
-from haystack.pipeline.segment import PrecomputedSegmenter
 from haystack.pipeline.segment_job import SegmentJob
+from haystack.pipeline.segmenters.precomputed import PrecomputedSegmenter
 from haystack.pipeline.workspace import CLUSTERS, Workspace
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets
 from haystack.statistics import TripletStatistics

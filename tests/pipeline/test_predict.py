@@ -13,7 +13,7 @@ from PIL import Image
 from haystack.errors import InputError
 from haystack.models.relation.inputs import RelationLogits, all_pairs
 from haystack.pipeline.predict import best_triplets, predict_images
-from haystack.pipeline.segment import Segmentation
+from haystack.pipeline.segmenters.base import Segmentation
 from haystack.scene_graph import MaskRuns, PredictedObjects, RelationScores, Segment
 from haystack.vocabulary import Vocabulary
 

@@ -13,7 +13,8 @@ from pipeline_campaign import VOCABULARY
 from haystack.errors import InputError
 from haystack.io.panoptic_png import read_panoptic_png, write_panoptic_png
 from haystack.io.psg import read_psg
-from haystack.pipeline.segment import PrecomputedSegmenter, segment_images
+from haystack.pipeline.segment import segment_images
+from haystack.pipeline.segmenters.precomputed import PrecomputedSegmenter
 from haystack.pipeline.tables import SegmentedImage, read_segmented, read_segments, write_segmented
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment
 

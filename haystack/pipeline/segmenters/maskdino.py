@@ -1,4 +1,4 @@
-"""Segments that a MaskDINO finds, for the segment stage."""
+"""Segments that a MaskDINO finds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from haystack import files
 from haystack.errors import InputError
 from haystack.io.panoptic_png import segment_geometry
-from haystack.pipeline.segment import Segmentation
+from haystack.pipeline.segmenters.base import Segmentation
 from haystack.scene_graph import Segment
 from haystack.vocabulary import Vocabulary, psg_vocabulary
 

@@ -23,7 +23,8 @@ from haystack.io.coco import (
 from haystack.io.datasets import BUNDLED
 from haystack.io.panoptic_png import IdMap, read_panoptic_png
 from haystack.io.psg import load_json, parse_psg, read_psg
-from haystack.pipeline.segment import PrecomputedSegmenter, Segmentation, Segmenter, complete
+from haystack.pipeline.segmenters.base import Segmentation, Segmenter, complete
+from haystack.pipeline.segmenters.precomputed import PrecomputedSegmenter
 from haystack.scene_graph import MaskRuns, Segment
 from haystack.vocabulary import Vocabulary
 

@@ -10,8 +10,8 @@ from PIL import Image
 from haystack.errors import InputError
 from haystack.models.maskdino.panoptic import PanopticResult, PanopticSegment
 from haystack.pipeline.config import SegmentConfig, load_config
-from haystack.pipeline.maskdino_segmenter import MaskDINOSegmenter, coco_classes
-from haystack.pipeline.segment import check_segmentation
+from haystack.pipeline.segmenters.base import check_segmentation
+from haystack.pipeline.segmenters.maskdino import MaskDINOSegmenter, coco_classes
 from haystack.vocabulary import psg_vocabulary
 
 PSG = psg_vocabulary()

@@ -12,12 +12,13 @@ from pycocotools import mask as coco
 from haystack.errors import InputError
 from haystack.io import read_psg
 from haystack.io.panoptic_png import write_panoptic_png
-from haystack.pipeline.given_segments import (
+from haystack.pipeline.segment import segment_images
+from haystack.pipeline.segmenters.given import (
     DetectionSegmenter,
     FolderSegmenter,
     open_segments,
 )
-from haystack.pipeline.segment import PrecomputedSegmenter, segment_images
+from haystack.pipeline.segmenters.precomputed import PrecomputedSegmenter
 from haystack.vocabulary import psg_vocabulary
 
 VOCABULARY = psg_vocabulary()

@@ -1,0 +1,113 @@
+"""What a segmenter is, what it gives, and what is asked of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from haystack.errors import InputError
+from haystack.io.panoptic_png import IdMap, segment_geometry
+from haystack.scene_graph import MaskRuns, SceneGraph, Segment
+from haystack.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """The panoptic segments of one image.
+
+    Args:
+        image_id: the image's id in annotations.
+        id_map: int32 [H, W], segment id of every pixel, 0 = void; None where only boxes are known.
+        segments: every one of them is in ``id_map``, unless others of ``masks`` hide it.
+        faulty: positions of segments whose mask or class is known wrong, ascending.
+        masks: the masks as a detector found them, where they may overlap; None = as ``id_map``.
+    """
+
+    image_id: str
+    id_map: IdMap | None
+    segments: tuple[Segment, ...]
+    faulty: tuple[int, ...] = ()
+    masks: MaskRuns | None = None
+
+    def graph(self, image_key: str, size: tuple[int, int]) -> SceneGraph:
+        """The segments as a scene graph without relations; ``size`` is height and width."""
+        return SceneGraph(self.image_id, *size, image_key, segments=self.segments)
+
+
+class Segmenter(Protocol):
+    """Anything that gives an image its panoptic segments."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What determines the segments, as JSON-able values."""
+        ...
+
+    def segment(self, image_key: str, image: Image.Image) -> Segmentation:
+        """Segments of one RGB image.
+
+        Raises:
+            InputError: this image cannot be segmented; it is set aside with this reason.
+        """
+        ...
+
+
+def check_segmentation(
+    result: Segmentation, size: tuple[int, int], vocabulary: Vocabulary
+) -> IdMap:
+    """The id map of a segmentation, once size, ids and classes are found to fit.
+
+    Raises:
+        InputError: they do not, or there is no map.
+    """
+    where = f"image {result.image_id}"
+    check_classes(result.segments, vocabulary, where)
+    if result.id_map is None:
+        raise InputError("expected masks, got boxes alone", record=where)
+    if result.id_map.shape != size:
+        height, width = result.id_map.shape
+        raise InputError(
+            f"expected masks of {size[1]}x{size[0]} pixels, got {width}x{height}",
+            record=where,
+        )
+    present = set(np.unique(result.id_map).tolist())
+    for position, segment in enumerate(result.segments):
+        if segment.id not in present and result.masks is None:
+            raise InputError(
+                f"segment {position} has the id {segment.id}, which the panoptic PNG does not hold",
+                record=where,
+            )
+    return result.id_map
+
+
+def check_classes(segments: Sequence[Segment], vocabulary: Vocabulary, where: str) -> None:
+    """Raise ``InputError`` where a segment's class is not one of the vocabulary's."""
+    for position, segment in enumerate(segments):
+        if not 0 <= segment.category < vocabulary.num_objects:
+            raise InputError(
+                f"segment {position} has the unknown category {segment.category}; the vocabulary "
+                f"has classes 0..{vocabulary.num_objects - 1}",
+                record=where,
+            )
+
+
+def complete(segments: tuple[Segment, ...], id_map: IdMap) -> tuple[Segment, ...]:
+    """Segments with the box and area of their mask, where a file left them out (zero)."""
+    if all(segment.area and segment.box[2] > segment.box[0] for segment in segments):
+        return segments
+    found = segment_geometry(id_map)
+    rows = {int(number): row for row, number in enumerate(found.ids)}
+    return tuple(
+        replace(
+            segment,
+            area=segment.area or int(found.areas[rows[segment.id]]),
+            box=segment.box
+            if segment.box[2] > segment.box[0]
+            else tuple(found.boxes[rows[segment.id]].tolist()),
+        )
+        if segment.id in rows
+        else segment
+        for segment in segments
+    )
