@@ -15,6 +15,8 @@ from measure import Row, compared
 from peers import Peers
 
 from haystack.pipeline.cluster import cluster_features
+from haystack.pipeline.config import ClusterConfig
+from haystack.pipeline.feature_rows import MemoryRows
 
 Points = npt.NDArray[np.float32]
 
@@ -38,16 +40,11 @@ class Sizes:
 def clustering(sizes: Sizes, _: Peers, __: Path) -> list[Row]:
     """k-means and the assignment of every point."""
     points = _points(sizes)
-    faiss.omp_set_num_threads(1)
-    ours, found = _cpu_seconds(
-        lambda: cluster_features(
-            points,
-            k=sizes.clusters,
-            iterations=sizes.cluster_iterations,
-            seed=0,
-            sample_per_cluster=len(points),
-        )
+    config = ClusterConfig(
+        k=sizes.clusters, iterations=sizes.cluster_iterations, sample_per_cluster=None
     )
+    faiss.omp_set_num_threads(1)
+    ours, found = _cpu_seconds(lambda: cluster_features(MemoryRows(points), config))
     theirs, inertia = _cpu_seconds(lambda: _faiss_directly(points, sizes))
     apart = abs(float((found.distance.astype(np.float64) ** 2).sum()) / inertia - 1)
     what = f"{len(points)} x {points.shape[1]}, k = {sizes.clusters}"

@@ -1,17 +1,36 @@
-"""k-means over image features (FAISS), and the assignment of every image.
+"""k-means over image features, and the assignment of every image.
 
-The paper uses 50 clusters on DINOv2 features (Haystack, section 3.1).
+The paper uses 50 clusters on DINOv2 features (Haystack, section 3.1). Features are read in chunks;
+in memory are the points that FAISS trains on, or none of them, and a few bytes an image.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from haystack.errors import HaystackError, InputError, MissingDependencyError
+from haystack.errors import InputError
+from haystack.pipeline.available_memory import available_memory
+from haystack.pipeline.config import ClusterConfig
+from haystack.pipeline.encoders import usable_device
+from haystack.pipeline.feature_rows import CentredRows, FeatureRows, SelectedRows
+from haystack.pipeline.kmeans import (
+    Trained,
+    assigned,
+    chunk_size,
+    first_centroids,
+    train_faiss,
+    train_streaming,
+)
+
+logger = logging.getLogger(__name__)
+
+_SHARE = 0.5
+"""Share of the available memory that training points may fill."""
 
 
 @dataclass(frozen=True)
@@ -23,78 +42,79 @@ class Clustering:
         cluster: int64 [N], the nearest centroid of each point.
         distance: float32 [N], Euclidean distance to it.
         training_points: how many points k-means was trained on.
+        algorithm: ``faiss`` or ``streaming``.
     """
 
     centroids: npt.NDArray[np.float32]
     cluster: npt.NDArray[np.int64]
     distance: npt.NDArray[np.float32]
     training_points: int
+    algorithm: str
 
 
-def cluster_features(
-    features: npt.NDArray[np.floating],
-    *,
-    k: int,
-    iterations: int,
-    seed: int,
-    sample_per_cluster: int,
-    normalise: bool = False,
-    gpu: bool = False,
-) -> Clustering:
-    """Train k-means on a sample and assign all points.
+def cluster_features(features: FeatureRows, config: ClusterConfig) -> Clustering:
+    """Train k-means on a sample, or on all, and assign all points.
 
     Args:
-        features: [N, D].
-        k: number of clusters.
-        iterations: rounds of Lloyd's algorithm.
-        seed: of the sample and the initial centroids.
-        sample_per_cluster: training uses at most ``k * sample_per_cluster`` points.
-        normalise: subtract the mean and scale to length one first; centroids and distances are
-            those of the normalised features.
-        gpu: run on the GPUs.
+        features: N points. With ``config.normalise``, centroids and distances are those of the
+            normalised features.
+        config: see there.
 
     Raises:
         InputError: fewer points than clusters.
         HaystackError: a GPU is asked for and none works.
-        MissingDependencyError: FAISS is not installed.
+        MissingDependencyError: FAISS is needed and not installed.
     """
-    faiss = _import_faiss()
-    points = np.ascontiguousarray(features, dtype=np.float32)
-    count, dimension = points.shape
-    if normalise:
-        points = points - points.mean(axis=0)
-        points /= np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
-    if k > count:
+    rows = prepared(features, config)
+    sample = training_sample(rows, config)
+    trained = train(sample, config, config.seed)
+    cluster = np.empty(len(rows), dtype=np.int64)
+    distance = np.empty(len(rows), dtype=np.float32)
+    at = 0
+    for nearest, apart in assigned(rows, trained.centroids, device=_device(config)):
+        cluster[at : at + len(nearest)] = nearest
+        distance[at : at + len(nearest)] = apart
+        at += len(nearest)
+    return Clustering(trained.centroids, cluster, distance, len(sample), trained.algorithm)
+
+
+def prepared(features: FeatureRows, config: ClusterConfig) -> FeatureRows:
+    """The features, centred and scaled where the configuration says so.
+
+    Raises:
+        InputError: fewer points than clusters.
+    """
+    if config.k > len(features):
         raise InputError(
-            f"{k} clusters were asked for and there are {count} images; choose k <= {count}"
+            f"{config.k} clusters were asked for and there are {len(features)} images; choose "
+            f"k <= {len(features)}"
         )
-    if gpu:
-        _require_gpu(faiss)
-    sample = points
-    if count > k * sample_per_cluster:
-        chosen = np.random.default_rng(seed).choice(count, k * sample_per_cluster, replace=False)
-        sample = points[np.sort(chosen)]
-    kmeans = faiss.Kmeans(
-        dimension,
-        k,
-        niter=iterations,
-        seed=seed,
-        gpu=gpu,
-        # Left alone, FAISS would sample again by its own default, silently.
-        max_points_per_centroid=len(sample),
-        min_points_per_centroid=1,
-    )
-    kmeans.train(sample)
-    # A search index of our own: equal on CPU and GPU builds, and exact.
-    index = faiss.IndexFlatL2(dimension)
-    index.add(kmeans.centroids)
-    squared, nearest = index.search(points, 1)
-    return Clustering(
-        centroids=np.asarray(kmeans.centroids, dtype=np.float32),
-        cluster=nearest[:, 0].astype(np.int64),
-        distance=np.sqrt(np.maximum(squared[:, 0], 0)),
-        training_points=len(sample),
-    )
+    if not config.normalise:
+        return features
+    return CentredRows(features, chunk_size(torch.device("cpu")))
+
+
+def training_sample(rows: FeatureRows, config: ClusterConfig) -> FeatureRows:
+    """The points that k-means is trained on: all, or so many a cluster, drawn by the seed."""
+    if config.sample_per_cluster is None or len(rows) <= config.k * config.sample_per_cluster:
+        return rows
+    random = np.random.default_rng(config.seed)
+    chosen = random.choice(len(rows), config.k * config.sample_per_cluster, replace=False)
+    return SelectedRows(rows, np.sort(chosen))
+
+
+def train(sample: FeatureRows, config: ClusterConfig, seed: int) -> Trained:
+    """k-means, from first centroids that are drawn by ``seed``.
+
+    Raises:
+        HaystackError: a GPU is asked for and none works.
+        MissingDependencyError: FAISS is needed and not installed.
+    """
+    # The sample was drawn by the seed alone.
+    start = first_centroids(sample, config.k, np.random.default_rng([seed, 1]))
+    if _algorithm(sample, config) == "faiss":
+        return train_faiss(sample, start, iterations=config.iterations, gpu=config.gpu)
+    return train_streaming(sample, start, iterations=config.iterations, device=_device(config))
 
 
 def nearest_to_centroid(clustering: Clustering, cluster: int, limit: int) -> npt.NDArray[np.int64]:
@@ -105,26 +125,21 @@ def nearest_to_centroid(clustering: Clustering, cluster: int, limit: int) -> npt
     return nearest
 
 
-def _import_faiss() -> Any:
-    try:
-        import faiss
-    except ImportError as error:
-        raise MissingDependencyError("faiss-cpu", purpose="clustering", extra="cpu") from error
-    return faiss
+def _algorithm(sample: FeatureRows, config: ClusterConfig) -> str:
+    if config.algorithm != "auto":
+        return config.algorithm
+    needed = len(sample) * sample.dimension * np.dtype(np.float32).itemsize
+    free = available_memory()
+    chosen = "faiss" if needed <= _SHARE * free else "streaming"
+    logger.info(
+        "k-means by %s: %d training points take %.2f GiB, %.2f GiB of memory are available",
+        "FAISS" if chosen == "faiss" else "streaming",
+        len(sample),
+        needed / 2**30,
+        free / 2**30,
+    )
+    return chosen
 
 
-def _require_gpu(faiss: Any) -> None:
-    # Kmeans(gpu=True) runs on the CPU without a word where no GPU works.
-    count = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
-    if not count or not hasattr(faiss, "StandardGpuResources"):
-        raise HaystackError(
-            "cluster.gpu=true, but FAISS sees no usable GPU; install haystack-psg[gpu] on a "
-            "machine with a CUDA GPU, or set cluster.gpu=false"
-        )
-    try:
-        index = faiss.GpuIndexFlatL2(faiss.StandardGpuResources(), 2)
-        index.add(np.zeros((1, 2), dtype=np.float32))
-    except RuntimeError as error:
-        raise HaystackError(
-            f"cluster.gpu=true, but the GPU does not work: {str(error).splitlines()[0]}"
-        ) from error
+def _device(config: ClusterConfig) -> torch.device:
+    return usable_device("cuda" if config.gpu else "cpu")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,12 +17,14 @@ from haystack.io.images import ImageSource, decode_image
 from haystack.pipeline import tables
 from haystack.pipeline.cluster import Clustering, cluster_features, nearest_to_centroid
 from haystack.pipeline.contact_sheet import contact_sheet
+from haystack.pipeline.feature_rows import StoredRows
 from haystack.pipeline.upstream import ALL, upstream_checksums
 from haystack.pipeline.workspace import (
     ASSIGNMENTS,
     CENTROIDS,
     CLUSTERS,
     CONTACT_SHEET,
+    FEATURES,
     Workspace,
 )
 
@@ -53,39 +57,42 @@ class ClusterJob:
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
         """Settings."""
         settings = asdict(self._config)
-        del settings["gpu"]  # where it runs, not what it means
+        del settings["gpu"], settings["algorithm"]  # how it is computed, not what
         return settings
 
     def run(self, shard: str, out: Outputs) -> Counts:
         """Cluster, assign, and write ``clusters.yaml``; edits of it survive if nothing changed."""
-        parts = [self._workspace.features(name) for name in self._source.shards()]
-        keys = tuple(key for part in parts for key in part.image_keys)
-        clustering = cluster_features(
-            np.concatenate([part.features for part in parts]),
-            k=self._config.k,
-            iterations=self._config.iterations,
-            seed=self._config.seed,
-            sample_per_cluster=self._config.sample_per_cluster,
-            normalise=self._config.normalise,
-            gpu=self._config.gpu,
-        )
-        assignments = tables.Assignments(keys, clustering.cluster, clustering.distance)
+        places = [self._workspace.path(FEATURES, shard=name) for name in self._source.shards()]
+        clustering = cluster_features(StoredRows(places), self._config)
+        shown = {
+            number: nearest_to_centroid(clustering, number, self._config.sheet_images).tolist()
+            for number in range(self._config.k)
+        }
         centroids_file, assignments_file = out.path(CENTROIDS), out.path(ASSIGNMENTS)
         tables.write_centroids(centroids_file, clustering.centroids)
-        tables.write_assignments(assignments_file, assignments)
+        tables.write_assignments(assignments_file, _by_shard(places, clustering))
         identity = files.sha256_text(
             files.sha256_file(centroids_file) + files.sha256_file(assignments_file)
         )
-        clusters = self._clusters(clustering, identity)
+        sizes = np.bincount(clustering.cluster, minlength=self._config.k).tolist()
+        clusters = self._clusters(sizes, identity)
         text = tables.dump_clusters(clusters, identity)
         out.path(CLUSTERS, editable=True).write_text(text, encoding="utf-8")
-        for number in range(self._config.k):
-            self._sheet(number, keys, clustering, out)
-        out.advance(len(keys))
-        training = {"training_points": clustering.training_points}
-        return Counts(inputs=len(keys), ok=len(keys), extra=training)
+        wanted = {row for rows in shown.values() for row in rows}
+        every = chain.from_iterable(map(tables.read_feature_keys, places))
+        keys = {row: key for row, key in enumerate(every) if row in wanted}
+        for number, rows in shown.items():
+            self._sheet(number, sizes[number], [keys[row] for row in rows], out)
+        count = len(clustering.cluster)
+        out.advance(count)
+        return Counts(
+            inputs=count,
+            ok=count,
+            extra={"training_points": clustering.training_points},
+            notes={"algorithm": clustering.algorithm},
+        )
 
-    def _clusters(self, clustering: Clustering, identity: str) -> list[tables.Cluster]:
+    def _clusters(self, sizes: Sequence[int], identity: str) -> list[tables.Cluster]:
         path = self._workspace.path(CLUSTERS)
         if path.is_file():
             edited, known = tables.load_clusters(path)
@@ -99,19 +106,23 @@ class ClusterJob:
                 "choices is kept as %s",
                 previous,
             )
-        sizes = np.bincount(clustering.cluster, minlength=self._config.k).tolist()
         return [
             tables.Cluster(number, f"cluster-{number:02d}", size)
             for number, size in enumerate(sizes)
         ]
 
-    def _sheet(
-        self, cluster: int, keys: Sequence[str], clustering: Clustering, out: Outputs
-    ) -> None:
-        rows = nearest_to_centroid(clustering, cluster, self._config.sheet_images)
-        if not len(rows):
+    def _sheet(self, cluster: int, size: int, keys: Sequence[str], out: Outputs) -> None:
+        if not keys:
             return
-        pictures = [decode_image(self._source.read(keys[row]), keys[row]) for row in rows]
-        size = int((clustering.cluster == cluster).sum())
+        pictures = [decode_image(self._source.read(key), key) for key in keys]
         content = contact_sheet(pictures, f"cluster {cluster}: {size} images")
         out.path(CONTACT_SHEET.format(cluster=cluster)).write_bytes(content)
+
+
+def _by_shard(places: Sequence[Path], clustering: Clustering) -> Iterator[tables.Assignments]:
+    start = 0
+    for place in places:
+        keys = tables.read_feature_keys(place)
+        part = slice(start, start + len(keys))
+        yield tables.Assignments(keys, clustering.cluster[part], clustering.distance[part])
+        start = part.stop

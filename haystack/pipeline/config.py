@@ -88,26 +88,34 @@ class ClusterConfig:
         iterations: rounds of Lloyd's algorithm.
         seed: of the sample and of the initial centroids.
         sample_per_cluster: k-means trains on at most ``k * sample_per_cluster`` points, drawn at
-            random; all points are then assigned. FAISS's own default of 256 is applied silently
-            there; here the manifest says how many points were used.
+            random; null = on all. All points are then assigned. FAISS's own limit of 256 never
+            applies; the manifest says how many points were used.
+        algorithm: ``faiss`` holds the training points in memory, 4 bytes a number; ``streaming``
+            reads them anew in every iteration, in chunks; ``auto``: FAISS where they fill half of
+            the available memory at most. Both start from the same centroids and reach the same
+            sum of squared distances, within rounding.
         normalise: centre the features and scale them to length one first, so that clusters follow
             directions. Helps features whose length says little, as those of ImageNet classifiers;
             the paper clusters DINOv2's as they are.
-        gpu: run on the GPUs; an error where there is none that works, never a silent fall to CPU.
+        gpu: run on the GPUs (FAISS on all, the rest on the first); an error where there is none
+            that works, never a silent fall to CPU.
         sheet_images: images on each cluster's contact sheet, those nearest to its centroid.
     """
 
     k: int = 50
     iterations: int = 25
     seed: int = 0
-    sample_per_cluster: int = 256
+    sample_per_cluster: int | None = 20_000
+    algorithm: str = "auto"
     normalise: bool = False
     gpu: bool = False
     sheet_images: int = 24
 
     def __post_init__(self) -> None:
         for key in ("k", "iterations", "sample_per_cluster", "sheet_images"):
-            _at_least(f"cluster.{key}", getattr(self, key), 1)
+            if getattr(self, key) is not None:
+                _at_least(f"cluster.{key}", getattr(self, key), 1)
+        _one_of("cluster.algorithm", self.algorithm, ("auto", "faiss", "streaming"))
         _at_least("cluster.seed", self.seed, 0)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -158,8 +159,14 @@ def write_features(path: Path, features: Features) -> None:
 
 def read_features(path: Path) -> Features:
     """Read a shard's features."""
-    tensors, metadata = _read_tensors(path)
-    return Features(tuple(json.loads(metadata)["image_keys"]), tensors["features"])
+    with open_tensors(path) as file:
+        return Features(_image_keys(file), file.get_tensor("features"))
+
+
+def read_feature_keys(path: Path) -> tuple[str, ...]:
+    """Read a shard's image keys, in the order of its features; no feature is read."""
+    with open_tensors(path) as file:
+        return _image_keys(file)
 
 
 def write_centroids(path: Path, centroids: npt.NDArray[np.float32]) -> None:
@@ -169,13 +176,17 @@ def write_centroids(path: Path, centroids: npt.NDArray[np.float32]) -> None:
 
 def read_centroids(path: Path) -> npt.NDArray[np.float32]:
     """Read centroids float32 [k, D]."""
-    return _read_tensors(path)[0]["centroids"]
+    with open_tensors(path) as file:
+        centroids: npt.NDArray[np.float32] = file.get_tensor("centroids")
+        return centroids
 
 
-def write_assignments(path: Path, assignments: Assignments) -> None:
-    """Write the cluster of every image as Parquet."""
-    columns = (list(assignments.image_keys), assignments.cluster, assignments.distance)
-    pq.write_table(_table(columns, _ASSIGNMENTS), path)
+def write_assignments(path: Path, parts: Iterable[Assignments]) -> None:
+    """Write the cluster of every image as Parquet, a row group a part; one part is in memory."""
+    with pq.ParquetWriter(path, _ASSIGNMENTS) as writer:
+        for part in parts:
+            columns = (list(part.image_keys), part.cluster, part.distance)
+            writer.write_table(_table(columns, _ASSIGNMENTS))
 
 
 def read_assignments(path: Path) -> Assignments:
@@ -419,10 +430,19 @@ def _parquet(path: Path) -> pq.ParquetFile:
         raise InputError(f"cannot read this Parquet file: {error}", path=path) from error
 
 
-def _read_tensors(path: Path) -> tuple[dict[str, Any], str]:
+@contextmanager
+def open_tensors(path: Path, framework: str = "numpy") -> Iterator[Any]:
+    """A safetensors file as ``safe_open`` gives it.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     try:
-        with safe_open(path, framework="numpy") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, (file.metadata() or {}).get(_METADATA, "{}")
+        with safe_open(path, framework=framework) as file:
+            yield file
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read this safetensors file: {error}", path=path) from error
+
+
+def _image_keys(file: Any) -> tuple[str, ...]:
+    return tuple(json.loads(file.metadata()[_METADATA])["image_keys"])

@@ -8,7 +8,9 @@ from PIL import Image
 
 from haystack.errors import HaystackError, InputError
 from haystack.pipeline.cluster import Clustering, cluster_features, nearest_to_centroid
+from haystack.pipeline.config import ClusterConfig
 from haystack.pipeline.contact_sheet import contact_sheet
+from haystack.pipeline.feature_rows import MemoryRows
 
 faiss = pytest.importorskip("faiss", reason="needs faiss: pip install 'haystack-psg[cpu]'")
 
@@ -22,8 +24,8 @@ def blobs(per_blob: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 
 def run(points: np.ndarray, **changes: object) -> Clustering:
-    options = {"k": 4, "iterations": 20, "seed": 1, "sample_per_cluster": 256, **changes}
-    return cluster_features(points, **options)  # type: ignore[arg-type]
+    options = {"k": 4, "iterations": 20, "seed": 1, **changes}
+    return cluster_features(MemoryRows(points), ClusterConfig(**options))  # type: ignore[arg-type]
 
 
 def test_finds_separated_groups() -> None:
@@ -58,22 +60,47 @@ def test_trains_on_a_sample_and_assigns_all() -> None:
     assert len(set(zip(found.cluster.tolist(), truth.tolist(), strict=True))) == 4
 
 
-def test_not_sampled_again_by_faiss() -> None:
-    """FAISS's own limit of 256 points a centroid would drop a third of these, silently."""
-    points = np.random.default_rng(2).normal(size=(800, 4)).astype(np.float32)
-    found = run(points, k=2, sample_per_cluster=400)
-    direct = faiss.Kmeans(4, 2, niter=20, seed=1, max_points_per_centroid=10_000)
-    direct.train(points)
-    np.testing.assert_array_equal(found.centroids, direct.centroids)
-    capped = faiss.Kmeans(4, 2, niter=20, seed=1)
-    capped.train(points)
-    assert not np.array_equal(found.centroids, capped.centroids)
-
-
 def test_half_precision_features() -> None:
     points, truth = blobs()
     found = run(points.astype(np.float16))
     assert len(set(zip(found.cluster.tolist(), truth.tolist(), strict=True))) == 4
+
+
+def test_normalised_features_are_clustered_by_direction() -> None:
+    random = np.random.default_rng(0)
+    directions = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [-1, -1, -1]], dtype=np.float32)
+    truth = random.integers(4, size=200)
+    lengths = random.uniform(40, 100, size=(200, 1)).astype(np.float32)
+    points = directions[truth] * lengths
+    found = run(points, normalise=True)
+    assert len(set(zip(found.cluster.tolist(), truth.tolist(), strict=True))) == 4
+    centred = points - points.mean(0)
+    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+    apart = np.linalg.norm(centred - found.centroids[found.cluster], axis=1)
+    np.testing.assert_allclose(found.distance, apart, atol=1e-5)
+
+
+def test_both_algorithms_find_the_same() -> None:
+    points = np.random.default_rng(2).normal(size=(3000, 8)).astype(np.float32)
+    ones = {name: run(points, k=7, algorithm=name) for name in ("faiss", "streaming", "auto")}
+    sums = {name: float((one.distance.astype(float) ** 2).sum()) for name, one in ones.items()}
+    assert sums["streaming"] == pytest.approx(sums["faiss"], rel=1e-4)
+    assert {name: one.algorithm for name, one in ones.items()} == {
+        "faiss": "faiss",
+        "streaming": "streaming",
+        "auto": "faiss",
+    }
+
+
+def test_auto_streams_what_does_not_fit_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    points, _ = blobs()
+    monkeypatch.setattr("haystack.pipeline.cluster.available_memory", lambda: points.nbytes)
+    caplog.set_level("INFO", "haystack")
+    assert run(points).algorithm == "streaming"
+    assert "k-means by streaming: 160 training points take" in caplog.text
+    assert run(points, sample_per_cluster=20).algorithm == "faiss", "half the points are 80"
 
 
 def test_more_clusters_than_images_is_an_error() -> None:
@@ -98,6 +125,7 @@ def test_nearest_to_centroid() -> None:
         cluster=np.array([0, 1, 0, 0, 1]),
         distance=np.array([3, 1, 1, 3, 0], dtype=np.float32),
         training_points=5,
+        algorithm="faiss",
     )
     assert nearest_to_centroid(clustering, 0, 10).tolist() == [2, 0, 3]
     assert nearest_to_centroid(clustering, 1, 1).tolist() == [4]
