@@ -149,21 +149,12 @@ def _cluster_job(workspace: Workspace, args: argparse.Namespace) -> Job:
 
 
 def _segment_job(workspace: Workspace, args: argparse.Namespace) -> Job:
-    from haystack.io import read_psg
     from haystack.pipeline.segment_job import SegmentJob
-    from haystack.pipeline.segmenters.precomputed import PrecomputedSegmenter
+    from haystack.pipeline.segmenters.factory import open_segmenter
 
-    if workspace.config.segment.kind == "maskdino":
-        from haystack.pipeline.segmenters.maskdino import MaskDINOSegmenter
-
-        _required(workspace, "segment.weights", workspace.config.segment.weights)
-        found = MaskDINOSegmenter(workspace.config.segment, workspace.vocabulary)
-        return SegmentJob(workspace, workspace.source, found)
-    annotations = _required(workspace, "segment.annotations", workspace.config.segment.annotations)
-    dataset = read_psg(annotations, vocabulary=workspace.vocabulary)
-    return SegmentJob(
-        workspace, workspace.source, PrecomputedSegmenter(dataset, workspace.source.keys())
-    )
+    source = workspace.source
+    segmenter = open_segmenter(workspace.config.segment, workspace.vocabulary, source.keys())
+    return SegmentJob(workspace, source, segmenter)
 
 
 def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from haystack.errors import InputError
+from haystack.io.class_numbers import of_category_ids
 from haystack.io.psg import image_id_text
 from haystack.scene_graph import MaskRuns, SceneGraph, SceneGraphDataset, Segment
-from haystack.vocabulary import PSG_COCO_CATEGORY_IDS, Vocabulary, psg_vocabulary
+from haystack.vocabulary import Vocabulary
 
 Box = tuple[float, float, float, float]
 
@@ -197,16 +198,16 @@ def _images(content: Mapping[str, Any], path: Path) -> dict[str, Mapping[str, An
 
 def _classes(content: Mapping[str, Any], vocabulary: Vocabulary, path: Path) -> dict[int, int]:
     """Category id -> object class."""
-    names = vocabulary.object_classes
     if "categories" not in content:
-        if names != psg_vocabulary().object_classes:
+        try:
+            return of_category_ids(vocabulary)
+        except InputError as error:
             raise InputError(
                 "expected 'categories' with ids and names, because the model's classes are not "
                 "COCO's; give an object with 'annotations' and 'categories'",
                 path=path,
-            )
-        return {number: place for place, number in enumerate(PSG_COCO_CATEGORY_IDS)}
-    numbers = {name: place for place, name in enumerate(names)}
+            ) from error
+    numbers = {name: place for place, name in enumerate(vocabulary.object_classes)}
     try:
         return {
             category["id"]: numbers[category["name"].strip()]

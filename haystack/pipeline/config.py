@@ -31,6 +31,9 @@ from haystack.models.relation.references import absolute_reference
 RESOLVED = "resolved"
 """Top-level key of ``workspace.yaml`` for what is recorded, not configured; readers drop it."""
 
+SEGMENTERS = ("precomputed", "maskdino")
+"""Where segments may come from, by ``segment.kind``."""
+
 
 @dataclass(frozen=True)
 class SourceConfig:
@@ -124,14 +127,20 @@ class SegmentConfig:
     """Panoptic masks.
 
     Args:
-        kind: ``precomputed`` = PSG-style annotations with panoptic PNGs; ``maskdino`` = found by
-            a MaskDINO.
-        annotations: the PSG JSON (or a bundled name) that has a record for each image.
+        kind: ``precomputed`` = given by a file; ``maskdino`` = found by a MaskDINO.
+        annotations: what is in the images: a PSG JSON (or a bundled name), a COCO panoptic JSON,
+            COCO detections with masks, or a folder of panoptic PNGs.
         weights: MaskDINO's official panoptic checkpoint, on ResNet-50 or Swin-L.
-        device: where MaskDINO runs: ``cpu``, ``cuda``, ``cuda:1``.
-        precision: of MaskDINO's backbone: ``float32``, ``bfloat16`` or ``float16``.
-        score_threshold: probability above which an object counts; lower finds more.
+        device: where a model runs: ``cpu``, ``cuda``, ``cuda:1``.
+        precision: ``float32``, or ``bfloat16`` or ``float16`` for autocast; MaskDINO's backbone
+            alone follows.
+        batch_size: images of one shape that a model sees together; more is faster on a GPU until
+            memory runs out.
+        compile: use ``torch.compile``: minutes for each shape, faster from then on.
+        score_threshold: probability above which an object counts; lower finds more. Null = the
+            segmenter's own, which is 0.25 for MaskDINO.
         overlap_threshold: share of its mask that an object must win to stay; lower keeps more.
+            Null = the segmenter's own, which is 0.8 for MaskDINO.
     """
 
     kind: str = "precomputed"
@@ -139,12 +148,19 @@ class SegmentConfig:
     weights: str = ""
     device: str = "cpu"
     precision: str = "float32"
-    score_threshold: float = 0.25
-    overlap_threshold: float = 0.8
+    batch_size: int = 1
+    compile: bool = False
+    score_threshold: float | None = None
+    overlap_threshold: float | None = None
 
     def __post_init__(self) -> None:
-        _one_of("segment.kind", self.kind, ("precomputed", "maskdino"))
+        _one_of("segment.kind", self.kind, SEGMENTERS)
         _one_of("segment.precision", self.precision, ("float32", "bfloat16", "float16"))
+        _at_least("segment.batch_size", self.batch_size, 1)
+        for key in ("score_threshold", "overlap_threshold"):
+            value = getattr(self, key)
+            if value is not None and not 0 <= value <= 1:
+                raise InputError(f"'segment.{key}' expects a number in 0..1 or null, got {value}")
 
 
 @dataclass(frozen=True)

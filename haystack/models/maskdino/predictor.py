@@ -1,9 +1,7 @@
-"""Panoptic segments of pictures of any size, in batches of those that are padded alike."""
+"""Panoptic segments of pictures, in batches of those that are padded alike."""
 
 from __future__ import annotations
 
-import logging
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -18,12 +16,10 @@ from haystack.models.maskdino.preprocessing import (
     LONG_SIDE,
     SHORT_SIDE,
     fitted_size,
+    padded_size_of,
     resize,
     to_batch,
 )
-from haystack.models.pictures import padded_size
-
-logger = logging.getLogger(__name__)
 
 _PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -41,9 +37,9 @@ class MaskDINOPredictor:
         settings: when a query becomes a segment.
         device: where to work; the network is moved there.
         precision: of the backbone: ``float32``, ``bfloat16`` or ``float16``.
-        batch_size: pictures at a time, at most. Halved for good when the GPU's memory ends.
-        compiled: use ``torch.compile``; every padded size is compiled anew, which takes minutes
-            and pays where few sizes return often.
+        compiled: use ``torch.compile``; every size of a batch is compiled anew, which takes
+            minutes and pays where few sizes return often. PyTorch compiles eight of them
+            (``torch._dynamo.config.recompile_limit``) and runs the others as they are.
         short_side: to which a picture's shorter side is scaled, in pixels.
         long_side: which its longer side does not exceed.
 
@@ -59,7 +55,6 @@ class MaskDINOPredictor:
         settings: PanopticSettings | None = None,
         device: torch.device | str = "cpu",
         precision: str = "float32",
-        batch_size: int = 1,
         compiled: bool = False,
         short_side: int = SHORT_SIDE,
         long_side: int = LONG_SIDE,
@@ -68,14 +63,9 @@ class MaskDINOPredictor:
             raise InputError(
                 f"precision expects one of {', '.join(_PRECISIONS)}, got {precision!r}"
             )
-        for name, value in (
-            ("batch_size", batch_size),
-            ("short_side", short_side),
-            ("long_side", long_side),
-        ):
+        for name, value in (("short_side", short_side), ("long_side", long_side)):
             if value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}")
-        self.batch_size = batch_size
         self._device = torch.device(device)
         self._dtype = _PRECISIONS[precision]
         # Blocks of channels instead of planes: convolutions are faster, on the CPU as well.
@@ -94,55 +84,42 @@ class MaskDINOPredictor:
         pictures: Sequence[Image.Image],
         output_sizes: Sequence[tuple[int, int]] | None = None,
     ) -> list[PanopticResult]:
-        """Segments of each picture, in their order.
+        """Segments of each picture, in their order, from one batch.
 
         Args:
-            pictures: RGB, of any sizes.
+            pictures: RGB, of any sizes with one ``padded_size_of``.
             output_sizes: height and width of each map; by default those of the picture.
 
         Raises:
-            InputError: a picture so thin that it has fewer tokens than the network has queries.
+            InputError: pictures that are not padded alike, or one so thin that it has fewer tokens
+                than the network has queries.
         """
+        alike = {padded_size_of(one, *self._sides) for one in pictures}
+        if not alike:
+            return []
+        if len(alike) > 1:
+            raise InputError(
+                f"expected pictures that are padded alike, got {sorted(alike)}; the network sees "
+                "the padding, and a picture's segments would depend on its neighbours"
+            )
         sizes = [fitted_size(one.height, one.width, *self._sides) for one in pictures]
+        small = [resize(one, size) for one, size in zip(pictures, sizes, strict=True)]
+        with self._autocast():
+            batch = to_batch(small, self._device)
+            output = self._network(batch.contiguous(memory_format=torch.channels_last))
         wanted = output_sizes or [(one.height, one.width) for one in pictures]
-        buckets: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for place, size in enumerate(sizes):
-            buckets[padded_size(*size)].append(place)
-        results: dict[int, PanopticResult] = {}
-        for padded, places in buckets.items():
-            while places:
-                batch, rest = places[: self.batch_size], places[self.batch_size :]
-                small = [resize(pictures[place], sizes[place]) for place in batch]
-                output = self._found(small)
-                if output is None:
-                    continue  # again, with fewer
-                for image, place in enumerate(batch):
-                    results[place] = segment_picture(
-                        output,
-                        image,
-                        padded=padded,
-                        size=sizes[place],
-                        output_size=wanted[place],
-                        things=self._things,
-                        settings=self._settings,
-                    )
-                places = rest
-        return [results[place] for place in range(len(pictures))]
-
-    def _found(self, pictures: Sequence[Tensor]) -> MaskDINOOutput | None:
-        """The network's output, or None if it ran out of memory and the batch was halved."""
-        try:
-            with self._autocast():
-                batch = to_batch(pictures, self._device)
-                return self._network(batch.contiguous(memory_format=torch.channels_last))
-        except torch.OutOfMemoryError:
-            if len(pictures) == 1:
-                raise
-        self.batch_size = len(pictures) // 2
-        # The failed attempt's tensors are gone now that its exception is.
-        torch.cuda.empty_cache()
-        logger.warning("out of GPU memory; going on with batches of %d", self.batch_size)
-        return None
+        return [
+            segment_picture(
+                output,
+                image,
+                padded=(batch.shape[2], batch.shape[3]),
+                size=sizes[image],
+                output_size=wanted[image],
+                things=self._things,
+                settings=self._settings,
+            )
+            for image in range(len(pictures))
+        ]
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self._dtype is None:

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from haystack.models.pictures import MEAN, STD, pad
+from haystack.models.pictures import MEAN, STD, pad, padded_size
 
 SHORT_SIDE = 800
 LONG_SIDE = 1333
@@ -32,6 +32,13 @@ def fitted_size(
         sides = (sides[0] * scale, sides[1] * scale)
     # The short side of a very long picture may round to nothing.
     return max(int(sides[0] + 0.5), 1), max(int(sides[1] + 0.5), 1)
+
+
+def padded_size_of(
+    picture: Image.Image, short_side: int = SHORT_SIDE, long_side: int = LONG_SIDE
+) -> tuple[int, int]:
+    """Height and width of a picture's input once it is scaled and padded."""
+    return padded_size(*fitted_size(picture.height, picture.width, short_side, long_side))
 
 
 def resize(picture: Image.Image, size: tuple[int, int]) -> Tensor:

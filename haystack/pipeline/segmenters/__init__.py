@@ -1,5 +1,6 @@
 """Where segments come from, a module each, behind the protocol of ``base``.
 
-``precomputed`` finds records of annotations, ``given`` opens every format that users bring along,
-``maskdino`` runs the native model. Nothing heavy is imported here.
+``factory`` opens the one that the settings name. ``precomputed`` finds records of annotations and
+``given`` opens every format that users bring along; those that run a model share ``model``.
+Nothing heavy is imported here.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image
@@ -50,6 +50,26 @@ class Segmenter(Protocol):
 
         Raises:
             InputError: this image cannot be segmented; it is set aside with this reason.
+        """
+        ...
+
+
+@runtime_checkable
+class BatchSegmenter(Segmenter, Protocol):
+    """A segmenter that is quicker with several images at a time."""
+
+    @property
+    def window(self) -> int:
+        """How many images it wants to choose its batches from; they are in memory together."""
+        ...
+
+    def segment_many(
+        self, images: Sequence[tuple[str, Image.Image]]
+    ) -> Sequence[Segmentation | InputError]:
+        """Segments of several images, in their order, or why one of them cannot be segmented.
+
+        Args:
+            images: image key and RGB image each.
         """
         ...
 
@@ -111,3 +131,25 @@ def complete(segments: tuple[Segment, ...], id_map: IdMap) -> tuple[Segment, ...
         else segment
         for segment in segments
     )
+
+
+def as_shown(result: Segmentation) -> Segmentation:
+    """The segmentation with its masks as the id map shows them, where they overlap.
+
+    Segments that others hide are left out; areas and boxes are those of what is seen.
+    """
+    if result.masks is None or result.id_map is None:
+        return result
+    shown = segment_geometry(result.id_map)
+    rows = {int(number): row for row, number in enumerate(shown.ids)}
+    seen = [place for place, segment in enumerate(result.segments) if segment.id in rows]
+    segments = tuple(
+        replace(
+            result.segments[place],
+            area=int(shown.areas[rows[result.segments[place].id]]),
+            box=tuple(shown.boxes[rows[result.segments[place].id]].tolist()),
+        )
+        for place in seen
+    )
+    faulty = tuple(seen.index(place) for place in result.faulty if place in seen)
+    return Segmentation(result.image_id, result.id_map, segments, faulty)

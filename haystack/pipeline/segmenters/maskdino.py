@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
 from haystack import files
 from haystack.errors import InputError
-from haystack.io.panoptic_png import segment_geometry
-from haystack.pipeline.segmenters.base import Segmentation
-from haystack.scene_graph import Segment
-from haystack.vocabulary import Vocabulary, psg_vocabulary
+from haystack.io.class_numbers import of_contiguous_ids
+from haystack.models.maskdino.preprocessing import padded_size_of
+from haystack.pipeline.segmenters.model import FoundSegment, FoundSegments, ModelSegmenter
+from haystack.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
+    from haystack.models.maskdino.panoptic import PanopticSettings
     from haystack.models.maskdino.predictor import MaskDINOPredictor
     from haystack.pipeline.config import SegmentConfig
 
 
-class MaskDINOSegmenter:
+class MaskDINOSegmenter(ModelSegmenter):
     """A MaskDINO with its official weights; masks have the image's own resolution.
 
     Args:
@@ -32,52 +34,33 @@ class MaskDINOSegmenter:
     """
 
     def __init__(self, config: SegmentConfig, vocabulary: Vocabulary) -> None:
-        from haystack.models.maskdino.panoptic import PanopticSettings
-
-        self._weights = Path(config.weights)
-        if not self._weights.is_file():
-            raise InputError("segment.weights names a file that does not exist", path=self._weights)
-        self._config = config
-        self._classes = coco_classes(vocabulary)
-        self._settings = PanopticSettings(
-            score_threshold=config.score_threshold, overlap_threshold=config.overlap_threshold
-        )
+        super().__init__(config, vocabulary, of_contiguous_ids(vocabulary))
+        self._weights = weight_file(config)
+        self._settings = _settings(config)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Hash of the weights, thresholds, and precision; not the device, as for features."""
+        """Hash of the weights, thresholds, and precision."""
         return {
             "segmenter": "maskdino",
             "weights": files.sha256_file(self._weights),
             "precision": self._config.precision,
-            "score_threshold": self._config.score_threshold,
-            "overlap_threshold": self._config.overlap_threshold,
+            "score_threshold": self._settings.score_threshold,
+            "overlap_threshold": self._settings.overlap_threshold,
         }
 
-    def segment(self, image_key: str, image: Image) -> Segmentation:
-        """Segments of one RGB image; its key becomes its id.
+    def shape(self, picture: Image.Image) -> Hashable:
+        """The size to which it is padded: the network sees the padding."""
+        return padded_size_of(picture)
 
-        Raises:
-            InputError: a picture so thin that there is next to nothing of it to look at.
-        """
-        (found,) = self._predictor.predict([image])
-        geometry = segment_geometry(found.id_map)
-        return Segmentation(
-            image_key,
-            found.id_map,
-            tuple(
-                Segment(
-                    id=segment.id,
-                    category=self._classes[segment.category],
-                    area=int(area),
-                    box=(float(box[0]), float(box[1]), float(box[2]), float(box[3])),
-                    score=segment.score,
-                )
-                # Both are in the order of ids, and every segment has pixels.
-                for segment, area, box in zip(
-                    found.segments, geometry.areas, geometry.boxes, strict=True
-                )
-            ),
-        )
+    def find(self, pictures: Sequence[Image.Image]) -> list[FoundSegments]:
+        """See ``ModelSegmenter``; a picture may be too thin to have anything to look at."""
+        return [
+            FoundSegments(
+                result.id_map,
+                [FoundSegment(s.id, s.category, s.score) for s in result.segments],
+            )
+            for result in self._predictor.predict(pictures)
+        ]
 
     @cached_property
     def _predictor(self) -> MaskDINOPredictor:
@@ -85,21 +68,35 @@ class MaskDINOSegmenter:
         from haystack.models.maskdino.predictor import MaskDINOPredictor
         from haystack.pipeline.encoders import usable_device
 
+        device = usable_device(self._config.device)
         return MaskDINOPredictor(
             load_maskdino(self._weights),
             settings=self._settings,
-            device=usable_device(self._config.device),
+            device=device,
             precision=self._config.precision,
+            compiled=self._config.compile,
         )
 
 
-def coco_classes(vocabulary: Vocabulary) -> list[int]:
-    """The vocabulary's number of each of COCO's panoptic classes, as models number these.
-
-    Detectors count things by COCO's ids, then stuff: PSG's own order. Other vocabularies are
-    matched by name.
+def weight_file(config: SegmentConfig) -> Path:
+    """The file of ``segment.weights``.
 
     Raises:
-        InputError: the vocabulary lacks one of them.
+        InputError: it is not given, or does not exist.
     """
-    return [vocabulary.object_index(name) for name in psg_vocabulary().object_classes]
+    if not config.weights:
+        raise InputError(f"segment.kind={config.kind} needs segment.weights=FILE, which is empty")
+    path = Path(config.weights)
+    if not path.is_file():
+        raise InputError("segment.weights names a file that does not exist", path=path)
+    return path
+
+
+def _settings(config: SegmentConfig) -> PanopticSettings:
+    from haystack.models.maskdino.panoptic import PanopticSettings
+
+    given = {
+        "score_threshold": config.score_threshold,
+        "overlap_threshold": config.overlap_threshold,
+    }
+    return PanopticSettings(**{key: value for key, value in given.items() if value is not None})

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,12 @@ from PIL import Image
 from haystack.errors import InputError
 from haystack.models.maskdino.panoptic import PanopticSettings
 from haystack.models.maskdino.predictor import MaskDINOPredictor
-from haystack.models.maskdino.preprocessing import fitted_size, resize, to_batch
+from haystack.models.maskdino.preprocessing import (
+    fitted_size,
+    padded_size_of,
+    resize,
+    to_batch,
+)
 
 LOOSE = PanopticSettings(score_threshold=0.0, overlap_threshold=0.0)
 
@@ -60,60 +63,32 @@ def test_padding_is_zero_after_normalising():
 
 
 def test_results_come_in_order_at_the_pictures_sizes_and_at_others(thin):
-    pictures = [picture(90, 120), picture(120, 90, 1), picture(64, 85, 2)]
-    results = predictor(thin, batch_size=2).predict(pictures)
-    assert [one.id_map.shape for one in results] == [(90, 120), (120, 90), (64, 85)]
+    pictures = [picture(90, 120), picture(180, 241, 1), picture(64, 85, 2)]
+    results = predictor(thin).predict(pictures)
+    assert [one.id_map.shape for one in results] == [(90, 120), (180, 241), (64, 85)]
     for one in results:
         assert len(one.segments) > 0
         assert set(np.unique(one.id_map)) - {0} == {segment.id for segment in one.segments}
         assert all(segment.is_thing == (segment.category < 80) for segment in one.segments)
     (larger,) = predictor(thin).predict(pictures[:1], [(30, 40)])
     assert larger.id_map.shape == (30, 40)
+    assert predictor(thin).predict([]) == []
+
+
+def test_a_batch_gives_what_its_pictures_give(thin):
+    pictures = [picture(90, 120), picture(91, 121, 2), picture(90, 120, 3)]
+    together = predictor(thin).predict(pictures)
+    for one, alone in zip(together, pictures, strict=True):
+        (single,) = predictor(thin).predict([alone])
+        assert [s.category for s in one.segments] == [s.category for s in single.segments]
+        assert (one.id_map == single.id_map).mean() > 0.99
 
 
 def test_only_pictures_that_are_padded_alike_share_a_batch(thin):
-    pictures = [picture(90, 120), picture(120, 90, 1), picture(91, 121, 2), picture(90, 120, 3)]
-    shapes = []
-    hook = thin.register_forward_pre_hook(lambda _, given: shapes.append(tuple(given[0].shape)))
-    try:
-        batches = predictor(thin, batch_size=2)
-        together = batches.predict(pictures)
-    finally:
-        hook.remove()
-    assert sorted(shapes) == [(1, 3, 64, 96), (1, 3, 96, 64), (2, 3, 64, 96)]
-    for one, alone in zip(together, map(batches.predict, [[p] for p in pictures]), strict=True):
-        assert [s.category for s in one.segments] == [s.category for s in alone[0].segments]
-        assert (one.id_map == alone[0].id_map).mean() > 0.99
-
-
-def test_out_of_memory_halves_the_batch_and_says_so(thin, caplog):
-    full = predictor(thin, batch_size=4)
-
-    def hungry(_, given):
-        if len(given[0]) > 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    hook = thin.register_forward_pre_hook(hungry)
-    try:
-        with caplog.at_level(logging.WARNING):
-            results = full.predict([picture(90, 120, seed) for seed in range(3)])
-    finally:
-        hook.remove()
-    assert len(results) == 3
-    assert full.batch_size == 1
-    assert "going on with batches of 1" in caplog.text
-
-
-def test_one_picture_that_is_too_large_is_an_error(thin):
-    def hungry(_, given):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    hook = thin.register_forward_pre_hook(hungry)
-    try:
-        with pytest.raises(torch.OutOfMemoryError):
-            predictor(thin).predict([picture(90, 120)])
-    finally:
-        hook.remove()
+    assert padded_size_of(picture(90, 120)) == (800, 1088)
+    assert padded_size_of(picture(91, 121), 64, 107) == padded_size_of(picture(90, 120), 64, 107)
+    with pytest.raises(InputError, match=r"padded alike, got \[\(64, 96\), \(96, 64\)\]"):
+        predictor(thin).predict([picture(90, 120), picture(120, 90)])
 
 
 def test_lower_precision_finds_the_same(thin):
@@ -130,7 +105,7 @@ def test_lower_precision_finds_the_same(thin):
     ("options", "message"),
     [
         ({"precision": "int8"}, "precision expects one of float32, bfloat16, float16, got 'int8'"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"short_side": 0}, "short_side must be at least 1, got 0"),
     ],
 )
 def test_options_that_are_none(thin, options, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
@@ -12,7 +13,9 @@ from pycocotools import mask as coco
 from haystack.errors import InputError
 from haystack.io import read_psg
 from haystack.io.panoptic_png import write_panoptic_png
+from haystack.pipeline.config import SegmentConfig
 from haystack.pipeline.segment import segment_images
+from haystack.pipeline.segmenters.factory import open_segmenter
 from haystack.pipeline.segmenters.given import (
     DetectionSegmenter,
     FolderSegmenter,
@@ -160,6 +163,27 @@ def test_detections_may_be_boxes_alone(tmp_path):
     aside = lambda key, reason: reasons.append(reason)  # noqa: E731
     assert list(segment_images(images, segmenter, VOCABULARY, set_aside=aside)) == []
     assert reasons == ["image 139: expected masks, got boxes alone"]
+
+
+def test_the_segment_stage_keeps_overlapping_masks_as_they_are_seen(tmp_path):
+    path = detections(tmp_path)
+    entries = json.loads(path.read_text())
+    entries.insert(0, {**entries[0], "score": 0.8})  # hidden by its twin, which is surer
+    path.write_text(json.dumps(entries))
+    stream = io.BytesIO()
+    PICTURE.save(stream, "PNG")
+    segmenter = open_segmenter(SegmentConfig(annotations=str(path)), VOCABULARY)
+    images = [("139.png", stream.getvalue())]
+    (image,) = segment_images(images, segmenter, VOCABULARY, set_aside=pytest.fail)
+    assert [segment.score for segment in image.segments] == [0.9, 0.4]
+    assert [segment.area for segment in image.segments] == [32, 16]
+    assert image.segments[1].box == (0, 4, 8, 6)
+    assert set(np.unique(image.id_map())) == {segment.id for segment in image.segments}
+
+
+def test_precomputed_segments_must_be_named():
+    with pytest.raises(InputError, match=r"needs segment\.annotations=FILE, which is empty"):
+        open_segmenter(SegmentConfig(), VOCABULARY)
 
 
 def test_detections_find_images_by_name_where_they_are_listed(tmp_path):

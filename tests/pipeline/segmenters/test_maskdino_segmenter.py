@@ -11,7 +11,7 @@ from haystack.errors import InputError
 from haystack.models.maskdino.panoptic import PanopticResult, PanopticSegment
 from haystack.pipeline.config import SegmentConfig, load_config
 from haystack.pipeline.segmenters.base import check_segmentation
-from haystack.pipeline.segmenters.maskdino import MaskDINOSegmenter, coco_classes
+from haystack.pipeline.segmenters.maskdino import MaskDINOSegmenter
 from haystack.vocabulary import psg_vocabulary
 
 PSG = psg_vocabulary()
@@ -47,10 +47,6 @@ def test_what_is_found_becomes_a_segmentation(config: SegmentConfig) -> None:
     assert (person.category, person.area, person.box) == (0, 12, (0, 0, 4, 3))
     assert turned.object_classes[sky.category] == "sky-other-merged"
     assert (sky.area, sky.box, sky.score) == (28, (0, 0, 8, 5), 0.5)
-
-
-def test_psgs_order_is_that_of_detectors() -> None:
-    assert coco_classes(PSG) == list(range(133))
 
 
 def test_a_vocabulary_without_one_of_cocos_classes(config: SegmentConfig) -> None:
