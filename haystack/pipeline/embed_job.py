@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ from haystack.io.images import ImageSource
 from haystack.pipeline import tables
 from haystack.pipeline.embed import ImageEncoder, embed_images
 from haystack.pipeline.encoders import EncoderSpec
-from haystack.pipeline.upstream import counts_of, shard_images
+from haystack.pipeline.upstream import counts_of, shard_contents
 from haystack.pipeline.workspace import FEATURES, Workspace
 
 
@@ -44,7 +45,7 @@ class EmbedJob:
         return {}
 
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
-        """Encoder, weights, storage type, and the shard's images."""
+        """What determines features, their storage type, and the shard's images."""
         return {
             **self._spec.fingerprint,
             "dtype": self._config.dtype,
@@ -53,12 +54,20 @@ class EmbedJob:
 
     def run(self, shard: str, out: Outputs) -> Counts:
         """Encode the shard's images; broken ones are quarantined."""
+        threads = self._config.threads
         features = embed_images(
-            shard_images(self._source, shard, out),
+            shard_contents(self._source, shard, out),
             self._encoder,
             batch_size=self._config.batch_size,
             dtype=self._config.dtype,
             set_aside=out.quarantine,
+            threads=_usable_cores() if threads is None else threads,
         )
         tables.write_features(out.path(FEATURES.format(shard=shard)), features)
         return counts_of(len(features.image_keys), out)
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # a scheduler may lend fewer than the machine has
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

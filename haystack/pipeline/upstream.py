@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from haystack.errors import InputError
 from haystack.executors.base import Counts, Outputs, manifest_path
 from haystack.executors.manifest import CurrentChecksums, Manifest, read_manifest
-from haystack.io.images import ImageSource
+from haystack.io.images import Content, ImageSource
 from haystack.pipeline import tables
 from haystack.pipeline.workspace import SEGMENTED, Workspace, missing_stage
 
@@ -70,17 +70,23 @@ def refuse_shared_image_ids(workspace: Workspace, shards: Sequence[str]) -> None
                 )
 
 
-def shard_images(source: ImageSource, shard: str, out: Outputs) -> Iterator[tuple[str, bytes]]:
-    """The shard's images; what cannot be read is quarantined, the rest of a broken shard too."""
+def shard_contents(source: ImageSource, shard: str, out: Outputs) -> Iterator[tuple[str, Content]]:
+    """The shard's images, each with its bytes or why there are none; a break comes last, as one."""
     try:
         for key, content in source.iterate(shard):
             out.advance()
-            if isinstance(content, InputError):
-                out.quarantine(key, content.message)
-            else:
-                yield key, content
+            yield key, content
     except InputError as error:
-        out.quarantine(shard, str(error))
+        yield shard, InputError(str(error))
+
+
+def shard_images(source: ImageSource, shard: str, out: Outputs) -> Iterator[tuple[str, bytes]]:
+    """The shard's images; what cannot be read is quarantined, the rest of a broken shard too."""
+    for key, content in shard_contents(source, shard, out):
+        if isinstance(content, InputError):
+            out.quarantine(key, content.message)
+        else:
+            yield key, content
 
 
 def counts_of(ok: int, out: Outputs) -> Counts:

@@ -17,7 +17,7 @@ from haystack import files
 from haystack.executors import LocalExecutor
 from haystack.executors.base import Job
 from haystack.io import read_psg, write_psg
-from haystack.io.images import open_source
+from haystack.io.images import decode_image, open_source
 from haystack.io.panoptic_png import segment_geometry, write_panoptic_png
 from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
 from haystack.pipeline.cluster_job import ClusterJob
@@ -52,9 +52,12 @@ class ColourEncoder:
 
     dimension = 12
 
-    def encode(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
-        small = [np.asarray(picture.resize((2, 2), Image.Resampling.BOX)) for picture in pictures]
-        return torch.from_numpy(np.stack(small).reshape(len(pictures), -1).astype(np.float32))
+    def read(self, image_key: str, content: bytes) -> torch.Tensor:
+        picture = decode_image(content, image_key)
+        return torch.from_numpy(np.asarray(picture.resize((2, 2), Image.Resampling.BOX)).copy())
+
+    def encode(self, batch: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [pixels.flatten().float() for pixels in batch]
 
 
 class ColourEncoderSpec:

