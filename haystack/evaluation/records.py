@@ -148,8 +148,7 @@ def _same_segments(positions: Tensor, target: Record) -> bool:
     if not _same_pixels(positions[::_SAMPLED], truth[::_SAMPLED], ids):
         return False
     if runs_pay(truth.device):
-        starts, _ = runs([positions, truth])
-        positions, truth = positions[starts], truth[starts]
+        return all(_same_pixels(own, true, ids) for (own, true), _ in runs([positions, truth]))
     return _same_pixels(positions, truth, ids)
 
 

@@ -21,6 +21,7 @@ from haystack.metrics.functional import (
     rle_iou,
 )
 from haystack.metrics.functional.matching import id_maps, masks, repeated_ids
+from haystack.metrics.functional.matching import runs as runs_module
 from haystack.metrics.functional.matching.runs import runs
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -28,9 +29,10 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 @contextmanager
 def as_on_an_accelerator(tile=2**18):
-    """Counts pixels where the CPU would count runs."""
+    """Counts pixels where the CPU would count runs, and looks at no value."""
     with (
         mock.patch.object(id_maps, "runs_pay", return_value=False),
+        mock.patch.object(id_maps, "on_host", return_value=False),
         mock.patch.object(masks, "runs_pay", return_value=False),
         mock.patch.object(masks, "_TILE", tile),
     ):
@@ -101,10 +103,28 @@ def test_pairs_are_every_pair_inside_an_image(seed, images):
 def test_runs_end_where_either_map_changes_and_go_on_over_the_end_of_a_row():
     first = torch.tensor([[1, 1, 2], [2, 2, 2]]).reshape(-1)
     second = torch.tensor([[0, 0, 0], [0, 0, 9]]).reshape(-1)
-    starts, lengths = runs([first, second])
-    assert starts.tolist() == [0, 2, 5]
+    [(values, lengths)] = runs([first, second])
+    assert [x.tolist() for x in values] == [[1, 2, 2], [0, 0, 9]]
     assert lengths.tolist() == [2, 3, 1]
-    assert [len(x) for x in runs([first[:0], second[:0]])] == [0, 0]
+    [(values, lengths)] = runs([first[:0], second[:0]])
+    assert [len(x) for x in (*values, lengths)] == [0, 0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, pixels=st.integers(1, 40), block=st.integers(1, 12), maps=st.integers(1, 3))
+def test_runs_of_blocks_put_together_are_the_maps(seed, pixels, block, maps):
+    generator = np.random.default_rng(seed)
+    rows = torch.from_numpy(generator.integers(0, 2, (maps, pixels)).astype(np.int32))
+    with mock.patch.object(runs_module, "_BLOCK", block):
+        found = list(runs(list(rows)))
+    assert len(found) == -(-pixels // block)
+    for number, row in enumerate(rows):
+        parts = [values[number].repeat_interleave(lengths) for values, lengths in found]
+        assert torch.equal(torch.cat(parts), row)
+    for begin, (_, lengths) in zip(range(0, pixels, block), found, strict=True):
+        part = rows[:, begin : begin + block]
+        changes = int((part[:, 1:] != part[:, :-1]).any(0).sum())
+        assert len(lengths) == changes + 1  # no run is cut without need
 
 
 @settings(max_examples=60, deadline=None)
@@ -124,6 +144,22 @@ def test_id_maps_by_runs_and_by_pixels_equal_dense_masks(seed, images, dtype):
     check_overlaps(id_map_overlaps(*arguments), *dense)
     with as_on_an_accelerator():
         check_overlaps(id_map_overlaps(*arguments), *dense)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("first", ["least", "middle", "greatest"])
+def test_ids_next_to_the_ends_of_a_type_are_told_from_void(dtype, first):
+    limits = torch.iinfo(dtype)
+    if dtype == torch.int64:
+        limits = torch.iinfo(torch.int32)  # ids have 32 bits
+    begin = {"least": limits.min, "middle": 7, "greatest": limits.max - 2}[first]
+    ids = torch.arange(begin, begin + 3)
+    around = torch.arange(max(begin - 2, limits.min), min(begin + 5, limits.max + 1))
+    values = torch.cat([around, torch.tensor([limits.min, limits.max])]).to(dtype)[None]
+    dense = [np.asarray(values == ids[:, None, None])] * 2
+    check_overlaps(id_map_overlaps([values], [values], [ids], [ids]), *([x] for x in dense))
+    with as_on_an_accelerator():
+        check_overlaps(id_map_overlaps([values], [values], [ids], [ids]), *([x] for x in dense))
 
 
 def test_id_maps_may_be_stacked_transposed_and_of_unlike_types():

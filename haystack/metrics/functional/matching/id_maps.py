@@ -10,10 +10,12 @@ from torch import Tensor
 from haystack.errors import InputError
 from haystack.metrics.functional.matching.pairs import Overlaps, check_images, object_pairs
 from haystack.metrics.functional.matching.runs import runs, runs_pay
-from haystack.metrics.functional.tensors import count_by
+from haystack.metrics.functional.tensors import count_by, on_host
 
 _ID_SPAN = 2**40
 """Distance between the same id of neighbouring images in a key of image and id."""
+_LISTED = 2**16
+"""Ids that lie this close to each other are looked up in a list, others by a search."""
 _LANES = 32
 """Copies of the tables over which an accelerator spreads neighbouring pixels."""
 
@@ -61,38 +63,22 @@ def id_map_overlaps(
         )
     check_images("segment ids", truth_ids, predicted_ids)
     device = truth_maps[0].device if len(truth_maps) else torch.device("cpu")
-    num_truths, num_predictions = [len(x) for x in truth_ids], [len(x) for x in predicted_ids]
-    pairs = object_pairs(num_truths, num_predictions, device)
-    # Row 0 and column 0 of each image's table are void.
-    tables = object_pairs([n + 1 for n in num_truths], [n + 1 for n in num_predictions], device)
-    truth_rows = _SegmentRows(truth_ids, pairs.truth_images)
-    predicted_rows = _SegmentRows(predicted_ids, pairs.predicted_images)
-    counts = [pairs.truth[:0]]
-    begin = 0
-    for image, (truth, predicted) in enumerate(zip(truth_maps, predicted_maps, strict=True)):
+    pairs = object_pairs([len(x) for x in truth_ids], [len(x) for x in predicted_ids], device)
+    nothing = pairs.truth[:0]
+    common, truth_areas, predicted_areas = [nothing], [nothing], [nothing]
+    images = zip(truth_maps, predicted_maps, truth_ids, predicted_ids, strict=True)
+    for image, (truth, predicted, rows, columns) in enumerate(images):
         if truth.shape != predicted.shape:
             raise InputError(
                 f"expected two id maps of one shape, got {list(truth.shape)} for the ground truth "
                 f"and {list(predicted.shape)} for the prediction",
                 record=f"image {image} of the batch",
             )
-        truth, predicted = truth.reshape(-1), predicted.reshape(-1)
-        lengths = None
-        if runs_pay(device):
-            starts, lengths = runs([truth, predicted])
-            truth, predicted = truth.index_select(0, starts), predicted.index_select(0, starts)
-        rows, columns = truth_rows.find(truth, image), predicted_rows.find(predicted, image)
-        size = (num_truths[image] + 1) * (num_predictions[image] + 1)
-        counts.append(_histogram(tables.row(rows, columns) - begin, lengths, size))
-        begin += size
-    table = torch.cat(counts)
-    rows, columns = truth_rows.objects, predicted_rows.objects
-    return Overlaps(
-        pairs,
-        table[tables.row(rows[pairs.truth], columns[pairs.predicted])],
-        count_by(tables.truth, table, len(tables.truth_images))[rows],
-        count_by(tables.predicted, table, len(tables.predicted_images))[columns],
-    )
+        table = _contingency(truth.reshape(-1), predicted.reshape(-1), rows, columns)
+        common.append(table[1:, 1:].flatten())
+        truth_areas.append(table[1:].sum(1))
+        predicted_areas.append(table[:, 1:].sum(0))
+    return Overlaps(pairs, torch.cat(common), torch.cat(truth_areas), torch.cat(predicted_areas))
 
 
 def repeated_ids(ids: Sequence[Tensor], images: Tensor) -> Tensor:
@@ -106,46 +92,44 @@ def repeated_ids(ids: Sequence[Tensor], images: Tensor) -> Tensor:
         >>> repeated_ids([torch.tensor([4, 4]), torch.tensor([4])], torch.tensor([0, 0, 1]))
         tensor([ True, False])
     """
-    keys, order = torch.sort(_keys(ids, images), stable=True)
+    values = [x.to(images.device, torch.int64, non_blocking=True) for x in ids]
+    keys = torch.cat([images[:0], *values]) + images * _ID_SPAN
+    keys, order = torch.sort(keys, stable=True)
     return count_by(images[order[1:]], keys[1:] == keys[:-1], len(ids)) > 0
 
 
-def _keys(ids: Sequence[Tensor], images: Tensor) -> Tensor:
-    """int64 [N], a number for each image and id, ascending in the image."""
-    values = [x.to(images.device, torch.int64, non_blocking=True) for x in ids]
-    return torch.cat([images[:0], *values]) + images * _ID_SPAN
+def _contingency(
+    truth: Tensor, predicted: Tensor, truth_ids: Tensor, predicted_ids: Tensor
+) -> Tensor:
+    """Pixels that hold each pair of ids, int64 [G + 1, P + 1]; the first of either is for void."""
+    lengths = None
+    if runs_pay(truth.device):
+        values, parts = zip(*runs([truth, predicted]), strict=True)
+        truth, predicted = map(torch.cat, zip(*values, strict=True))
+        lengths = torch.cat(parts)
+    height, width = len(truth_ids) + 1, len(predicted_ids) + 1
+    cells = _places(truth, truth_ids) * width + _places(predicted, predicted_ids)
+    return _histogram(cells, lengths, height * width).view(height, width)
 
 
-class _SegmentRows:
-    """Finds the row of a segment by its id; each image has a row for void before its segments.
-
-    The ids cut the line of (image, id) into intervals: void, one id, void, one id, ...
-
-    Args:
-        ids: of the segments of each image.
-        images: int64 [N], the image of each segment.
-
-    Attributes:
-        objects: int64 [N], the row of each segment.
-    """
-
-    def __init__(self, ids: Sequence[Tensor], images: Tensor) -> None:
-        device = images.device
-        every_image = torch.arange(len(ids), device=device)
-        per_image = count_by(images, torch.ones_like(images), len(ids))
-        void = torch.cumsum(per_image + 1, 0) - per_image - 1
-        self.objects = torch.arange(len(images), device=device) + images + 1
-        keys = _keys(ids, images)
-        # Where one id ends and the next begins, the sort keeps this order.
-        begins = torch.cat([every_image * _ID_SPAN - _ID_SPAN // 2, keys + 1, keys])
-        self.begins, order = torch.sort(begins, stable=True)
-        self.rows = torch.cat([void, void[images], self.objects])[order]
-
-    def find(self, ids: Tensor, image: int) -> Tensor:
-        """int64 rows of the segments with these ids in an image, of void for any other id."""
-        keys = ids.to(torch.int64) + image * _ID_SPAN
-        interval = torch.searchsorted(self.begins, keys, right=True) - 1
-        return self.rows.index_select(0, interval)
+def _places(values: Tensor, ids: Tensor) -> Tensor:
+    """Where each value stands in ``ids`` [N], counted from 1; 0 where it does not. int64."""
+    values = values.to(torch.int64)
+    ids = ids.to(values.device, torch.int64, non_blocking=True)
+    numbers = torch.arange(1, len(ids) + 1, device=values.device)
+    if on_host(ids) and len(ids):
+        low, high = (int(x) for x in torch.aminmax(ids))
+        last = high - low + 2
+        if last < _LISTED:  # a list of all values between, with one of void at either end
+            places = torch.zeros(last + 1, dtype=torch.int64)
+            places[ids - low + 1] = numbers
+            return places.index_select(0, (values - (low - 1)).clamp_(0, last))
+    # The ids cut the line of values into intervals: void, one id, void, one id, ... Where one ends
+    # and the next begins, the sort keeps this order.
+    begins, order = torch.sort(torch.cat([ids + 1, ids]), stable=True)
+    places = torch.cat([torch.zeros_like(ids), numbers])[order]
+    interval = torch.searchsorted(begins, values, right=True)
+    return torch.cat([numbers.new_zeros(1), places]).index_select(0, interval)
 
 
 def _histogram(cells: Tensor, lengths: Tensor | None, size: int) -> Tensor:

@@ -71,15 +71,10 @@ def mask_tiles(truth: Tensor, predicted: Tensor) -> Iterator[tuple[Tensor, Tenso
     """
     masks = [*truth, *predicted]
     if masks and runs_pay(truth.device):
-        starts, lengths = runs(masks)
-        for begin in range(0, len(starts), _TILE):
-            tile = starts[begin : begin + _TILE]
+        for values, lengths in runs(masks):
             # Lengths make sums as large as the image: float64 holds them.
-            yield (
-                truth[:, tile].double(),
-                predicted[:, tile].double(),
-                lengths[begin : begin + _TILE].double(),
-            )
+            table = torch.stack(values).double()
+            yield table[: len(truth)], table[len(truth) :], lengths.double()
         return
     for begin in range(0, truth.shape[1], _TILE):
         left, right = (x[:, begin : begin + _TILE].float() for x in (truth, predicted))
