@@ -33,7 +33,12 @@ class InputError(HaystackError, ValueError):
 
 
 class MissingDependencyError(HaystackError):
-    """An optional package is not installed; the message names the command that installs it."""
+    """What was asked for needs a package that is not installed; exit code 2.
+
+    The message names the command that installs it.
+    """
+
+    exit_code = 2
 
     def __init__(self, package: str, *, purpose: str, extra: str) -> None:
         super().__init__(

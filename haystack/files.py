@@ -44,20 +44,31 @@ def publish(temporary: Path, final: Path) -> None:
     sync_folder(final.parent)
 
 
+def make_folder(folder: str | Path) -> None:
+    """Make a folder, and those above it, and see that files can be written there.
+
+    Raises:
+        InputError: it cannot be made, or nothing can be written to it.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make this folder: {error.strerror}", path=folder) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError("nothing can be written to this folder", path=folder)
+
+
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path to write to; it becomes ``path`` when the block ends without an error.
 
     Raises:
-        InputError: ``path`` is a folder, or its folder cannot be made.
+        InputError: ``path`` is a folder, or its folder cannot be made or written to.
     """
     final = Path(path)
     if final.is_dir():
         raise InputError("expected the name of a file to write; there is a folder", path=final)
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make its folder: {error.strerror}", path=final) from error
+    make_folder(final.parent)
     temporary = temporary_name(final)
     try:
         yield temporary

@@ -178,6 +178,7 @@ def _train_config(args: argparse.Namespace) -> TrainConfig | FrequencyConfig:
     from haystack.models.relation.references import ModelReference
     from haystack.training.config import TrainConfig
     from haystack.training.frequency import FrequencyConfig
+    from haystack.training.sources import annotation_place
 
     named = [word for word in args.settings if "=" not in word or Path(word).is_file()]
     if len(named) > 1:
@@ -191,20 +192,21 @@ def _train_config(args: argparse.Namespace) -> TrainConfig | FrequencyConfig:
                 "--init, --model and --annotations are for networks"
             )
         return load_config(FrequencyConfig(), file, settings)
-    if args.init is not None and args.model is not None:
+    start, settings = _start(args.init, settings)
+    if start is not None and args.model is not None:
         raise InputError(
             "--init names a model to start from, --model a class; for a class with weights write "
             "--model CLASS@RUN"
         )
-    if args.init is not None:
-        init = ModelReference.parse(args.init).file
+    if start is not None:
+        init = ModelReference.parse(start).file
         if init is None or init.suffix == ".py":
-            raise InputError(f"expected a model's file or folder to start from, got {args.init}")
+            raise InputError(f"expected a model's file or folder to start from, got {start}")
         settings.append(f"init={init}")
         beside = init.parent / "config.yaml"
         if file is None and beside.is_file():
             file = beside
-    if file is None and args.init is None:
+    if file is None and start is None:
         raise InputError(
             "expected a configuration, for example train/vctree_psg_mini, or --init MODEL"
         )
@@ -212,9 +214,20 @@ def _train_config(args: argparse.Namespace) -> TrainConfig | FrequencyConfig:
     if mixed and file is None and not any(word.startswith("annotations=") for word in settings):
         settings.append(f"annotations={mixed.pop(0)}")  # there is nothing to mix them into
     config = load_config(TrainConfig(), file, settings)
-    known = {str(Path(name)) for name in config.mix}
-    new = [name for name in dict.fromkeys(map(str, map(Path, mixed))) if name not in known]
+    # A campaign names its export in every round; the start model's run may have mixed it in before.
+    known = set(map(annotation_place, config.mix))
+    new = [name for name in mixed if annotation_place(name) not in known]
     return replace(config, mix=[*config.mix, *new])
+
+
+def _start(named: str | None, settings: list[str]) -> tuple[str | None, list[str]]:
+    """The model to start from, of ``--init`` or of ``init=``, and the other settings."""
+    given = [word.partition("=")[2] for word in settings if word.startswith("init=")]
+    if named is not None and given:
+        raise InputError(f"both --init {named} and init={given[0]} name a model to start from")
+    if not given or given[-1] in ("", "null"):
+        return named, settings
+    return given[-1], [word for word in settings if not word.startswith("init=")]
 
 
 def _count(config: FrequencyConfig, out: Path) -> Outcome:

@@ -12,6 +12,7 @@ import math
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -88,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         outcome: Outcome = args.run(args)
     except HaystackError as error:
+        if args.debug:
+            traceback.print_exc()
         return _fail(args, str(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail(args, "interrupted; what was finished is kept, run it again to go on", FAILURE)

@@ -141,11 +141,15 @@ class FolderEncoder(CachingEncoder):
     Args:
         trainee: the model.
         folder: of the cache; made if missing.
+
+    Raises:
+        InputError: nothing can be written there.
     """
 
     def __init__(self, trainee: Trainee, folder: str | Path) -> None:
         super().__init__(trainee)
         self.folder = Path(folder)
+        files.make_folder(self.folder)
         self._model = _model_identity(trainee)
         self._images: dict[str, str] = {}
 

@@ -81,8 +81,8 @@ class TrainConfig:
             that no file lists as test images are mixed in. Vocabularies must agree.
         mix_share: share of the images drawn that come from ``mix``, where there is any; null = by
             their number.
-        init: path of a model to start from (retraining), or null. Its architecture replaces
-            ``model``.
+        init: a model to start from (retraining): its file, or the folder of its run; or null. Its
+            architecture replaces ``model``.
         init_trunk: a detector's or a classifier's checkpoint whose trunk fills that of a new model
             with ``features: visual``; null = random, which a warning says.
         seed: of weights, order of images, flips and dropout.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -92,12 +93,8 @@ class NoTracker:
 
 class _TensorBoard:
     def __init__(self, folder: Path, step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingDependencyError(
-                "tensorboard", purpose="track=tensorboard", extra="track"
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
+
         # What a killed run showed after its last checkpoint is taken back.
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
@@ -111,10 +108,8 @@ class _TensorBoard:
 
 class _WeightsAndBiases:
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingDependencyError("wandb", purpose="track=wandb", extra="track") from error
+        import wandb
+
         # One folder is one run there as well: a resumed one goes on with it.
         name = sha256_text(str(folder.resolve()))[:16]
         self._run = wandb.init(
@@ -126,6 +121,26 @@ class _WeightsAndBiases:
 
     def close(self) -> None:
         self._run.finish()
+
+
+_MODULES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
+
+
+def check_tracker(kind: str, folder: Path | None) -> None:
+    """See that the tracker which ``TrainConfig.track`` names can be opened; writes nothing.
+
+    Raises:
+        InputError: there is no folder for the run.
+        MissingDependencyError: its package is not installed.
+    """
+    if kind == "none":
+        return
+    if folder is None:
+        raise InputError(f"track={kind} needs a folder for the run")
+    try:
+        importlib.import_module(_MODULES[kind])
+    except ImportError as error:
+        raise MissingDependencyError(kind, purpose=f"track={kind}", extra="track") from error
 
 
 def open_tracker(
@@ -140,13 +155,12 @@ def open_tracker(
         config: shown beside the numbers.
 
     Raises:
-        InputError: there is no folder.
-        MissingDependencyError: its package is not installed.
+        InputError: see ``check_tracker``.
+        MissingDependencyError: the same.
     """
-    if kind == "none":
+    check_tracker(kind, folder)
+    if kind == "none" or folder is None:
         return NoTracker()
-    if folder is None:
-        raise InputError(f"track={kind} needs a folder for the run")
     return (
         _TensorBoard(folder, step) if kind == "tensorboard" else _WeightsAndBiases(folder, config)
     )

@@ -93,8 +93,19 @@ def read_annotations(config: TrainConfig) -> list[SceneGraphDataset]:
     A folder stands for the ``annotation.json`` in it, as an export has it.
 
     Raises:
-        InputError: a file is broken.
+        InputError: a file is broken, or named twice.
     """
+    taken: dict[str | Path, str] = {}
+    for name in (config.annotations, *config.mix):
+        place = annotation_place(name)
+        if place in taken:
+            role = "annotations" if taken[place] == config.annotations else "mix"
+            raise InputError(
+                f"these annotations are to be mixed in and are in use already, as {role}: an image "
+                "is learned from once; leave one of the two out",
+                path=name,
+            )
+        taken[place] = name
     return [read_psg(_annotation_file(name)) for name in (config.annotations, *config.mix)]
 
 
@@ -158,6 +169,12 @@ def collect_images(config: TrainConfig, datasets: Sequence[SceneGraphDataset]) -
 def _annotation_file(name: str) -> str | Path:
     inside = Path(name) / "annotation.json"
     return inside if name not in BUNDLED and inside.is_file() else name
+
+
+def annotation_place(name: str) -> str | Path:
+    """What tells annotation files apart, however they are spelled: the resolved path."""
+    file = _annotation_file(name)
+    return name if name in BUNDLED else Path(file).resolve()
 
 
 def _says_something(graph: SceneGraph) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from haystack import files
 from haystack.errors import InputError
+from haystack.models.relation.answers import failures_named, model_name
 from haystack.models.relation.batch import SceneBatch
 from haystack.models.relation.features.base import EncodedScene
 from haystack.models.relation.files import save_relation_model
@@ -67,7 +68,7 @@ class Trainee:
 
     def encode(self, scenes: Sequence[SceneInput]) -> list[EncodedScene]:
         """What the frozen part makes of the scenes; always in full precision."""
-        with torch.no_grad():
+        with torch.no_grad(), failures_named(self.model, "encode"):
             return self.model.encode(scenes)
 
     def compact(self, encoded: EncodedScene) -> EncodedScene:
@@ -98,12 +99,26 @@ class Trainee:
         return model.frozen_state() if hasattr(model, "frozen_state") else {}
 
     def forward(self, encoded: Sequence[EncodedScene]) -> tuple[SceneBatch, HeadOutput]:
-        """Logits of all pairs."""
+        """Logits of all pairs.
+
+        Raises:
+            InputError: the model fails, or gives something else.
+        """
         moved = [
             replace(view, tensors={name: t.to(self.device) for name, t in view.tensors.items()})
             for view in encoded
         ]
-        return self.model(moved)
+        with failures_named(self.model, "forward"):
+            batch, output = self.model(moved)
+            found = tuple(output.logits.shape)
+        wanted = (len(batch.pairs), self.model.num_predicates + 1)
+        if found != wanted:
+            raise InputError(
+                f"forward() must give logits of shape {list(wanted)}, a row a pair, 'no relation' "
+                f"in column 0 and the predicates after it; it gave {list(found)}",
+                path=model_name(self.model),
+            )
+        return batch, output
 
 
 def save_model(model: object, path: Path) -> None:

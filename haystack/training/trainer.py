@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from haystack.models.relation.features.visual import VisualFeatures
 from haystack.models.relation.files import load_relation_network, load_weights
 from haystack.models.relation.network import RelationNetwork
 from haystack.models.relation.protocol import TrainableRelationModel
+from haystack.models.relation.references import model_file
 from haystack.scene_graph import SceneGraphDataset
 from haystack.training.cache import SceneEncoder, build_encoder
 from haystack.training.config import TrainConfig
-from haystack.training.journal import Journal, Row
+from haystack.training.journal import Journal, Row, check_tracker
 from haystack.training.loop import Loop, Progress
 from haystack.training.optimisation import Optimiser
 from haystack.training.order import Order, number_of_steps
@@ -88,32 +89,30 @@ def train(
             folder that holds another run.
     """
     started = time.perf_counter()
+    if config.init is not None:
+        config = replace(config, init=str(model_file(config.init)))
     if dataset is None:
         dataset = read_annotations(config)
     datasets = [dataset] if isinstance(dataset, SceneGraphDataset) else list(dataset)
     images = collect_images(config, datasets)
     with joined(config.device) as (processes, device), _reproducible(config, device):
-        folder = None if out is None else RunFolder(out)
-        if folder is not None:
-            _open(folder, config, images, processes)
         torch.manual_seed(config.seed)
         trainee = Trainee(_start_model(config, images.vocabulary) if model is None else model)
         trainee.module.to(device)
+        encoder = build_encoder(config.cache, trainee)
+        order = _order(config, images, processes)
+        place = None if out is None else Path(out)
+        processes.ask_first(lambda: check_tracker(config.track, place))
+        # Only now is anything written: a run that cannot begin leaves no folder behind.
+        folder = None if place is None else RunFolder(place)
+        if folder is not None:
+            _open(folder, config, images, processes)
         if folder is not None and processes.ask_first(lambda: folder.is_finished):
             return _finished(folder, trainee, processes, started)
-        return _run(config, images, trainee, folder, processes, progress, started)
+        return _run(config, images, order, encoder, folder, processes, progress, started)
 
 
-def _run(
-    config: TrainConfig,
-    images: TrainingImages,
-    trainee: Trainee,
-    folder: RunFolder | None,
-    processes: Processes,
-    progress: Progress | None,
-    started: float,
-) -> TrainResult:
-    encoder = build_encoder(config.cache, trainee)
+def _order(config: TrainConfig, images: TrainingImages, processes: Processes) -> Order:
     order = Order(
         [len(group) for group in images.groups],
         images.shares(config.mix_share),
@@ -126,6 +125,20 @@ def _run(
             f"expected at least an image for each of {processes.count} processes, got a batch of "
             f"{order.batch_size}; raise batch_size or start fewer processes"
         )
+    return order
+
+
+def _run(
+    config: TrainConfig,
+    images: TrainingImages,
+    order: Order,
+    encoder: SceneEncoder,
+    folder: RunFolder | None,
+    processes: Processes,
+    progress: Progress | None,
+    started: float,
+) -> TrainResult:
+    trainee = encoder.trainee
     steps = number_of_steps(config, order)
     optimiser = Optimiser(trainee, config, steps, order.steps_per_epoch)
     loop = Loop(config, images, order, steps, optimiser, encoder, processes, folder)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +63,126 @@ def test_an_export_is_mixed_into_what_the_start_model_learned_from(
     code, answer = run(capsys, *again, "--out", tmp_path / "third")
     assert code == 0
     assert answer["summary"]["images"] == [8, 4]
+
+
+def test_the_start_model_may_be_a_setting(material, model, tmp_path, capsys):
+    """``init=FOLDER`` and ``--init FOLDER`` are one thing, with a configuration and without."""
+    weights = []
+    for number, start in enumerate((("--init", model), (f"init={model}",))):
+        for name, file in (("own", ()), ("given", ("train/vctree_psg_mini", *QUICK))):
+            out = tmp_path / f"{name}{number}"
+            code, answer = run(
+                capsys, *file, *start, f"annotations={material / 'psg'}", *QUICK[:1], "--out", out
+            )
+            assert (code, answer["step"]) == (0, 3)
+            config = yaml.safe_load((out / "config.yaml").read_text())
+            assert config["init"] == str(model / "model.safetensors")
+            weights.append((out / "model.safetensors").read_bytes())
+    assert weights[:2] == weights[2:]
+    code, answer = run(capsys, *start, "--init", model, "--out", tmp_path / "x")
+    assert code == 2
+    assert "both --init" in answer["error"]
+
+
+def test_annotations_that_are_in_use_already_are_not_mixed_in(material, model, tmp_path, capsys):
+    base = material / "psg"
+    argv = ("train/imp_psg_mini", *QUICK, f"annotations={base}", "--out", tmp_path / "out")
+    for mixed in (
+        ("--annotations", base / "annotation.json"),
+        (f"mix=[{base}]",),
+        (f"mix=[{material / 'export'}, {material / 'psg' / '..' / 'export'}]",),
+    ):
+        code, answer = run(capsys, *argv, *mixed)
+        assert code == 2
+        assert "are in use already" in answer["error"]
+    code, answer = run(capsys, "train/imp_psg_mini", "mix=[psg-mini]", "--out", tmp_path / "out")
+    assert (code, "are in use already, as annotations" in answer["error"]) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("where", ["a file/cache", "locked"])
+def test_a_cache_that_cannot_be_written_leaves_no_run(
+    where, material, tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "a file").touch()
+    # Whoever runs the tests may be one whom no permission stops.
+    allowed = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path).name != "locked" and allowed(path, mode)
+    )
+    settings = (*QUICK, f"annotations={material / 'psg'}", f"cache={tmp_path / where}")
+    code, answer = run(capsys, "train/imp_psg_mini", *settings, "--out", tmp_path / "out")
+    assert code == 2
+    assert str(tmp_path / where) in answer["error"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "module"), [("wandb", "wandb"), ("tensorboard", "torch.utils.tensorboard")]
+)
+def test_a_tracker_that_is_not_installed_leaves_no_run(
+    kind, module, material, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    settings = (*QUICK, f"annotations={material / 'psg'}", f"track={kind}")
+    code, answer = run(capsys, "train/imp_psg_mini", *settings, "--out", tmp_path / "out")
+    assert code == 2
+    assert f"track={kind} needs the package '{kind}'" in answer["error"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_start_model_of_another_vocabulary_leaves_no_run(material, model, tmp_path, capsys):
+    words = json.loads((material / "psg" / "annotation.json").read_text())
+    words["predicate_classes"][0] = "above all"
+    (material / "psg" / "other.json").write_text(json.dumps(words))
+    settings = (*QUICK, f"annotations={material / 'psg' / 'other.json'}", f"init={model}")
+    code, answer = run(capsys, "train/imp_psg_mini", *settings, "--out", tmp_path / "out")
+    assert code == 2
+    assert "other predicate_classes" in answer["error"]
+    assert not (tmp_path / "out").exists()
+
+
+OWN = """
+from haystack.models.relation.heads.base import HeadOutput
+from own_relation_model import ClassPairs
+
+class Narrow(ClassPairs):
+    def forward(self, encoded):
+        batch, output = super().forward(encoded)
+        return batch, HeadOutput(output.logits[:, 1:])
+
+class Raising(ClassPairs):
+    def forward(self, encoded):
+        raise KeyError("no such thing")
+
+class Shy(ClassPairs):
+    def encode(self, scenes):
+        return scenes[3]
+
+class Broken:
+    def __init__(self, vocabulary):
+        raise ZeroDivisionError("by nothing")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Narrow", "must give logits of shape"),
+        ("Raising", "the model's forward() raised KeyError: 'no such thing'"),
+        ("Shy", "the model's encode() raised IndexError"),
+        ("Broken", "making the model raised ZeroDivisionError: by nothing"),
+    ],
+)
+def test_a_class_of_ones_own_that_fails_is_named(name, words, material, tmp_path, capsys):
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    shutil.copy(Path(__file__).parents[2] / "examples" / "own_relation_model.py", tmp_path)
+    argv = ("train/vctree_psg_mini", "--model", f"{own}:{name}", "steps=2")
+    code, answer = run(capsys, *argv, f"annotations={material / 'psg'}", "--out", tmp_path / "out")
+    assert code == 2
+    assert words in answer["error"]
+    assert f"own.py:{name}: " in answer["error"]
 
 
 def test_without_a_configuration_the_annotations_are_all_there_is(

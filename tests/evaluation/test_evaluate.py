@@ -309,6 +309,6 @@ def test_a_report_is_not_written_over_a_folder_or_below_a_file(tmp_path):
     with pytest.raises(InputError, match="there is a folder"):
         report.save(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot make its folder"):
+    with pytest.raises(InputError, match="cannot make this folder"):
         report.save(tmp_path / "file" / "report.json")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

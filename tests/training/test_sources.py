@@ -115,5 +115,12 @@ def test_the_fingerprint_sees_labels_and_roles():
 
 
 def test_a_folder_stands_for_the_annotations_in_it(dataset):
-    config = TrainConfig(annotations=str(dataset.root), mix=[str(dataset.root / "annotation.json")])
-    assert [len(found) for found in read_annotations(config)] == [20, 20]
+    folder = str(dataset.root)
+    config = TrainConfig(annotations=folder)
+    assert [len(found) for found in read_annotations(config)] == [20]
+    for again in (folder, f"{folder}/annotation.json"):
+        with pytest.raises(InputError, match="are in use already, as annotations"):
+            read_annotations(replace(config, mix=[again]))
+    config = TrainConfig(mix=[folder, f"{folder}/../{dataset.root.name}"])
+    with pytest.raises(InputError, match="are in use already, as mix"):
+        read_annotations(config)

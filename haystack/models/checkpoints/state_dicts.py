@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,17 +77,28 @@ def _load(path: Path) -> Any:
             pass  # PyTorch's own words about a missing file differ between its formats
         # Mapped, so that an optimizer's state beside the weights costs no memory.
         mapped = zipfile.is_zipfile(path)
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError as error:
-        foreign = re.search(r"GLOBAL ([\w.]+)", str(error))
-        reason = (
+        with warnings.catch_warnings():  # PyTorch's own, of formats that it guesses at
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except MemoryError:
+        raise
+    except Exception as error:  # a pickle's reader stumbles over foreign bytes in any way
+        raise InputError(f"cannot read the checkpoint: {_reason(error)}", path=path) from error
+
+
+def _reason(error: Exception) -> str:
+    """Why a file is not read, without PyTorch's advice to execute what is in it."""
+    said = str(error)
+    if isinstance(error, OSError):
+        return error.strerror or said
+    if isinstance(error, SafetensorError):
+        return said
+    foreign = re.search(r"GLOBAL ([\w.]+)", said)
+    if foreign:
+        return (
             f"it holds a {foreign[1]}, which is more than tensors and plain values, and is not "
             "built; save its state dict alone"
-            if foreign
-            else "it is broken, or no checkpoint"
         )
-        raise InputError(f"cannot read the checkpoint: {reason}", path=path) from error
-    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        known = getattr(error, "strerror", None) or str(error)
-        reason = known.splitlines()[0] if known else type(error).__name__
-        raise InputError(f"cannot read the checkpoint: {reason}", path=path) from error
+    if "TorchScript" in said:
+        return "it is a TorchScript archive, which holds code; save its state dict alone"
+    return "expected a file of PyTorch (.pth, .pt) or .safetensors; it is broken, or neither"

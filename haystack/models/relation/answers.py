@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -16,68 +19,117 @@ def ask(model: RelationModel, scenes: Sequence[SceneInput]) -> list[RelationLogi
     """The model's answers for scenes, one for each, in their order.
 
     Raises:
-        HaystackError: it answers for other images or pairs, or in other shapes, than it was asked
-            for.
-        InputError: a logit is not finite.
+        InputError: it answers for other images or pairs, or in other shapes, than it was asked
+            for; a logit is not finite; or see ``failures_named``.
     """
-    answers = model.predict(scenes)
+    with failures_named(model, "predict"):
+        answers = model.predict(scenes)
     if not isinstance(answers, (list, tuple)) or len(answers) != len(scenes):
         found = len(answers) if isinstance(answers, (list, tuple)) else type(answers).__name__
-        raise HaystackError(
+        raise InputError(
             f"the relation model answered for {found} images of {len(scenes)}; predict(scenes) "
-            "must return a list of one RelationLogits a scene"
+            "must return a list of one RelationLogits a scene",
+            path=model_name(model),
         )
-    return [
-        _checked(scene, answer, model.num_predicates)
-        for scene, answer in zip(scenes, answers, strict=True)
-    ]
+    checked = []
+    for scene, answer in zip(scenes, answers, strict=True):
+        try:
+            checked.append(_checked(scene, answer, model.num_predicates))
+        except InputError as error:
+            where = f"image {scene.image_id}"
+            raise InputError(error.message, path=model_name(model), record=where) from error
+    return checked
+
+
+def model_name(model: object) -> str:
+    """A model's class, and for one of the user's own the file that it is written in."""
+    kind = type(model)
+    if _is_ours(model):
+        return kind.__qualname__
+    try:
+        file = inspect.getsourcefile(kind)
+    except (TypeError, OSError):  # typed into an interpreter
+        file = None
+    return f"{file or kind.__module__}:{kind.__qualname__}"
+
+
+@contextmanager
+def failures_named(model: object, method: str) -> Iterator[None]:
+    """Say whose fault it is when a method of a user's own model fails.
+
+    Raises:
+        InputError: what the method raised, in a sentence that names model and method. Running out
+            of memory passes as it is: the callers answer it with smaller batches.
+    """
+    try:
+        yield
+    except HaystackError:
+        raise
+    except Exception as error:
+        if _is_ours(model) or isinstance(error, MemoryError):
+            raise
+        if isinstance(error, RuntimeError) and re.search("memory|ALLOC_FAILED", str(error)):
+            raise
+        raise InputError(
+            f"the model's {method}() raised {type(error).__name__}: {error} (--debug shows where)",
+            path=model_name(model),
+        ) from error
+
+
+def _is_ours(model: object) -> bool:
+    return type(model).__module__.partition(".")[0] == "haystack"
 
 
 def _checked(scene: SceneInput, answer: object, num_predicates: int) -> RelationLogits:
-    where = f"image {scene.image_id}"
     if not isinstance(answer, RelationLogits):
-        raise HaystackError(
-            f"{where}: the relation model must answer with RelationLogits, it gave "
-            f"{type(answer).__name__}"
+        raise InputError(
+            f"the relation model must answer with RelationLogits, it gave {type(answer).__name__}"
         )
     if answer.image_id != scene.image_id:
-        raise HaystackError(
-            f"{where}: the relation model answered for {answer.image_id!r}; answers must be in "
-            "the order of the scenes"
+        raise InputError(
+            f"the relation model answered for {answer.image_id!r}; answers must be in the order "
+            "of the scenes"
         )
-    pairs = np.asarray(answer.pairs, dtype=np.int64).reshape(-1, 2)
     count = len(scene)
+    pairs = _array(answer.pairs, "pairs", np.int64).reshape(-1, 2)
     inside = bool(((pairs >= 0) & (pairs < count)).all())
     distinct = len(np.unique(pairs[:, 0] * count + pairs[:, 1])) == len(pairs)
     apart = bool((pairs[:, 0] != pairs[:, 1]).all())
     if len(pairs) != count * max(count - 1, 0) or not (inside and distinct and apart):
-        raise HaystackError(
-            f"{where}: the relation model must answer for each of the "
-            f"{count * max(count - 1, 0)} ordered pairs of {count} segments once, it gave "
-            f"{len(pairs)} rows that are not these"
+        raise InputError(
+            f"the relation model must answer for each of the {count * max(count - 1, 0)} ordered "
+            f"pairs of {count} segments once, it gave {len(pairs)} rows that are not these"
         )
-    none = answer.no_relation
-    found = {"logits": np.asarray(answer.logits, dtype=np.float32)}
+    found = {"logits": _array(answer.logits, "logits", np.float32)}
     shapes: dict[str, tuple[int, ...]] = {"logits": (len(pairs), num_predicates)}
-    if none is not None:
-        found["no_relation"] = np.asarray(none, dtype=np.float32)
+    if answer.no_relation is not None:
+        found["no_relation"] = _array(answer.no_relation, "no_relation", np.float32)
         shapes["no_relation"] = (len(pairs),)
     for name, values in found.items():
         if values.shape != shapes[name]:
-            raise HaystackError(
-                f"{where}: the relation model must give {name} of shape {list(shapes[name])}, it "
-                f"gave {list(values.shape)}"
+            raise InputError(
+                f"the relation model must give {name} of shape {list(shapes[name])}, it gave "
+                f"{list(values.shape)}"
             )
         if not np.isfinite(values).all():
             raise InputError(
-                f"the relation model gave {name} that are NaN or infinite; its checkpoint or its "
-                "input is broken",
-                record=where,
+                f"the relation model gave {name} that are NaN or infinite; its weights or its "
+                "input are broken"
             )
     if answer.objects is not None and len(answer.objects) != count:
-        raise HaystackError(
-            f"{where}: the relation model classified {len(answer.objects)} objects of {count}"
-        )
+        raise InputError(f"the relation model classified {len(answer.objects)} objects of {count}")
     return replace(
         answer, pairs=pairs, logits=found["logits"], no_relation=found.get("no_relation")
     )
+
+
+def _array(values: object, name: str, kind: type[np.generic]) -> np.ndarray:
+    """Also from what NumPy can take up: lists, and tensors that lie on the CPU."""
+    try:
+        return np.asarray(values, dtype=kind)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"the relation model must give {name} as a NumPy array, it gave "
+            f"{type(values).__name__}: {reason}"
+        ) from error

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from haystack.errors import InputError
 from haystack.io.panoptic_png import segment_positions
+from haystack.models.relation.answers import ask
 from haystack.models.relation.inputs import RelationLogits, SceneInput
 from haystack.models.relation.protocol import RelationModel
 
@@ -77,7 +78,7 @@ class OverlapFilter:
         """The model's answers, pairs apart from each other pushed to "no relation"."""
         return [
             self._filtered(scene, answer)
-            for scene, answer in zip(scenes, self.model.predict(scenes), strict=True)
+            for scene, answer in zip(scenes, ask(self.model, scenes), strict=True)
         ]
 
     def _filtered(self, scene: SceneInput, answer: RelationLogits) -> RelationLogits:

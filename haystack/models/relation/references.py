@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from haystack import files
-from haystack.errors import InputError
+from haystack.errors import HaystackError, InputError
 from haystack.models.relation.protocol import RelationModel
 from haystack.vocabulary import Vocabulary, psg_vocabulary
 
@@ -53,9 +53,9 @@ class ModelReference:
         """
         parts = _plugin(str(text))
         if parts is None:
-            return cls(_model_file(Path(text)))
+            return cls(model_file(Path(text)))
         source, factory, run = parts
-        weights = _model_file(Path(run)) if run else None
+        weights = model_file(Path(run)) if run else None
         if not source.endswith(".py"):
             return cls(None, source, factory, weights)
         if not Path(source).is_file():
@@ -127,7 +127,15 @@ class ModelReference:
                 f"it must be callable with the vocabulary as its only argument: {error}",
                 path=str(self),
             ) from error
-        return factory(vocabulary)
+        try:
+            return factory(vocabulary)
+        except HaystackError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"making the model raised {type(error).__name__}: {error} (--debug shows where)",
+                path=str(self),
+            ) from error
 
     def _fill(self, model: Any, weights: Path) -> None:
         from torch import nn
@@ -167,10 +175,10 @@ class ModelReference:
             sys.path.append(os.getcwd())
         try:
             return importlib.import_module(self.module)
-        except ImportError as error:
+        except Exception as error:
             raise InputError(
-                f"cannot import the module {self.module!r}: {error}; it is looked for in the "
-                "current folder and on PYTHONPATH"
+                f"cannot import the module {self.module!r}: {type(error).__name__}: {error}; it is "
+                "looked for in the current folder and on PYTHONPATH"
             ) from error
 
     def _checked(self, model: object, vocabulary: Vocabulary) -> RelationModel:
@@ -245,7 +253,13 @@ def _plugin(text: str) -> tuple[str, str, str] | None:
     return found[1], found[2], found[3] or ""
 
 
-def _model_file(path: Path) -> Path:
+def model_file(path: str | Path) -> Path:
+    """The file of a model's weights: itself, or the one in the folder of a run.
+
+    Raises:
+        InputError: there is none.
+    """
+    path = Path(path)
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():
         raise InputError(
@@ -271,7 +285,9 @@ def _import_file(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, (ImportError, SyntaxError)):
-            raise InputError(f"cannot import it: {error}", path=file) from error
-        raise
+        if isinstance(error, HaystackError) or not isinstance(error, Exception):
+            raise
+        raise InputError(
+            f"cannot import it: {type(error).__name__}: {error} (--debug shows where)", path=file
+        ) from error
     return module

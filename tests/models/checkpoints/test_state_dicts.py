@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import collections
+import pickle
+import re
+import zipfile
 
 import pytest
 import torch
@@ -78,6 +81,28 @@ def test_broken_and_missing_files_are_refused(tmp_path, name, content):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=r"cannot read the checkpoint: \w"):
         read_state_dict(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"import os\n", b"i am no checkpoint", b"<html>", pickle.dumps({"a": 1}, protocol=4)],
+)
+def test_what_is_no_checkpoint_is_told_in_words_of_ours(tmp_path, content, recwarn):
+    (tmp_path / "model.pth").write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_state_dict(tmp_path / "model.pth")
+    expected = r"expected a file of PyTorch \(.*\) or \.safetensors|got entries that are no tensors"
+    assert re.search(expected, str(caught.value))
+    assert not recwarn.list
+
+
+def test_a_script_is_refused_without_advice_to_run_it(tmp_path, recwarn):
+    with zipfile.ZipFile(tmp_path / "model.pth", "w") as archive:
+        for name, content in (("constants.pkl", b"x"), ("version", b"3"), ("data.pkl", b"x")):
+            archive.writestr(f"model/{name}", content)
+    with pytest.raises(InputError, match="TorchScript archive, which holds code"):
+        read_state_dict(tmp_path / "model.pth")
+    assert not recwarn.list
 
 
 def test_a_cut_file_is_refused(tmp_path):
