@@ -10,18 +10,39 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from haystack.errors import InputError
 
 
+@lru_cache(maxsize=1)
+def machine() -> str:
+    """Eight hexadecimal digits; process numbers can be compared only where they are equal.
+
+    They differ between hosts, between containers of a host, and before and after a reboot.
+    """
+    parts = [platform.node()]
+    try:
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    except OSError:  # not Linux: the host's name has to do
+        pass
+    return sha256_text("\n".join(parts))[:8]
+
+
 def temporary_name(path: Path) -> Path:
-    """A name beside ``path`` that no other process uses and that no reader looks at."""
-    return path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    """A name beside ``path`` that no other process uses and that no reader looks at.
+
+    It tells whose it is: ``.tmp-<process>-<machine>-...``.
+    """
+    owner = f"{os.getpid()}-{machine()}"
+    return path.with_name(f".tmp-{owner}-{secrets.token_hex(4)}-{path.name}")
 
 
 def sync_folder(folder: Path) -> None:

@@ -11,9 +11,12 @@ import logging
 import math
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from haystack import __version__
@@ -86,6 +89,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     logging.basicConfig(format="%(message)s", stream=sys.stderr, force=True)
     logging.getLogger("haystack").setLevel(logging.INFO)
+    with _terminable():
+        return _run(args)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM is heard as Ctrl-C is: what is half done is removed, and a sentence says so."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         outcome: Outcome = args.run(args)
     except HaystackError as error:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from haystack.cli.outcome import OK, QUARANTINED, Outcome
+from haystack.cli.executors import add_executor_arguments, chosen_executor
+from haystack.cli.outcome import FAILURE, OK, QUARANTINED, Outcome
 from haystack.errors import InputError
 from haystack.text import table
 
 if TYPE_CHECKING:
     from haystack.executors.base import Job, RunSummary
     from haystack.models.relation.protocol import RelationModel
+    from haystack.pipeline.config import WorkspaceConfig
     from haystack.pipeline.workspace import Workspace
 
 _HELP = {
@@ -22,6 +27,7 @@ _HELP = {
     "score": "score every pair of segments, keep the best per cluster and predicate",
     "propose": "rank the queue, one predicate at a time",
 }
+_BY_SHARD = ("embed", "segment", "score")  # the others are one shard
 
 
 def add_verbs(verbs: Any) -> None:
@@ -37,6 +43,8 @@ def add_verbs(verbs: Any) -> None:
         add_workspace_arguments(verb)
         if stage in ("score", "propose"):
             add_database_argument(verb)
+        if stage in _BY_SHARD:
+            add_executor_arguments(verb)
         verb.set_defaults(run=_run_stage)
     status = verbs.add_parser("status", help="how far a workspace is", description=_status.__doc__)
     status.add_argument("workspace", type=Path)
@@ -80,21 +88,65 @@ def stage_outcome(summary: RunSummary) -> Outcome:
         "stage": summary.stage,
         "shards_done": summary.done,
         "shards_skipped": summary.skipped,
+        "shards_failed": [vars(failed) for failed in summary.failed],
+        "shards_elsewhere": summary.elsewhere,
         "inputs": summary.inputs,
         "ok": summary.ok,
         "quarantined": summary.quarantined,
         "seconds": summary.seconds,
     }
+    if summary.failed:
+        return Outcome(text, data, FAILURE)
     return Outcome(text, data, QUARANTINED if summary.quarantined else OK)
 
 
-def _run_stage(args: argparse.Namespace) -> Outcome:
-    from haystack.executors.local import LocalExecutor
+@dataclass(frozen=True)
+class StageRecipe:
+    """A verb's job as plain data, so that other processes build the same one.
 
-    workspace = open_workspace(args)
-    job = _BUILD[args.verb](workspace, args)
-    workspace.save()  # only now: settings that a stage refuses must not be remembered
-    outcome = stage_outcome(LocalExecutor(workspace.root).run(job))
+    The settings travel along: a worker that starts later must not read changed ones.
+
+    Args:
+        root: the workspace.
+        verb: the stage.
+        config: the settings of all stages.
+        database: where the answers are.
+    """
+
+    root: Path
+    verb: str
+    config: WorkspaceConfig
+    database: str
+
+    @classmethod
+    def of(cls, workspace: Workspace, args: argparse.Namespace) -> StageRecipe:
+        """The recipe of a verb's arguments; paths are absolute, whatever folder a worker is in."""
+        database = getattr(args, "database", None) or str(workspace.root / "annotations.db")
+        if "://" not in database:
+            database = os.path.abspath(database)
+        root = Path(os.path.abspath(workspace.root))
+        return cls(root, args.verb, workspace.config, database)
+
+    def __call__(self, device: str | None = None) -> Job:
+        """Build the job."""
+        from haystack.pipeline.workspace import Workspace
+
+        config = self.config
+        if device is not None:
+            section = replace(getattr(config, self.verb), device=device)
+            config = replace(config, **{self.verb: section})
+        return _BUILD[self.verb](Workspace(self.root, config), self.database)
+
+
+def _run_stage(args: argparse.Namespace) -> Outcome:
+    with chosen_executor(args) as chosen:
+        workspace = open_workspace(args)
+        recipe = StageRecipe.of(workspace, args)
+        configured = getattr(getattr(workspace.config, args.verb), "device", "")
+        job = recipe(chosen.device_for(configured))
+        workspace.save()  # only now: settings that a stage refuses must not be remembered
+        executor = chosen.make(configured)
+        outcome = chosen.outcome(stage_outcome(executor.run(job, recipe)))
     return _with_queue(workspace, outcome) if args.verb == "propose" else outcome
 
 
@@ -135,20 +187,20 @@ def _used_up(workspace: Workspace) -> list[tuple[int, int, int]]:
     return [] if manifest is None else [tuple(row) for row in manifest.notes["exhausted"]]
 
 
-def _embed_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+def _embed_job(workspace: Workspace, database: str) -> Job:
     from haystack.pipeline.embed_job import EmbedJob
     from haystack.pipeline.encoders import find_encoder
 
     return EmbedJob(workspace, workspace.source, find_encoder(workspace.config.embed))
 
 
-def _cluster_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+def _cluster_job(workspace: Workspace, database: str) -> Job:
     from haystack.pipeline.cluster_job import ClusterJob
 
     return ClusterJob(workspace, workspace.source)
 
 
-def _segment_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+def _segment_job(workspace: Workspace, database: str) -> Job:
     from haystack.pipeline.segment_job import SegmentJob
     from haystack.pipeline.segmenters.factory import open_segmenter
 
@@ -157,7 +209,7 @@ def _segment_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     return SegmentJob(workspace, source, segmenter)
 
 
-def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+def _score_job(workspace: Workspace, database: str) -> Job:
     from haystack.io import read_psg
     from haystack.models.relation.overlap import OverlapFilter
     from haystack.models.relation.references import ModelReference
@@ -169,7 +221,7 @@ def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     counted = read_psg(
         _required(workspace, "score.statistics", config.statistics), vocabulary=vocabulary
     )
-    answered, faulty = _known(workspace, database_of(args))
+    answered, faulty = _known(workspace, database)
 
     def load() -> RelationModel:
         model, _ = reference.load(vocabulary, config.device)
@@ -192,14 +244,14 @@ def _score_job(workspace: Workspace, args: argparse.Namespace) -> Job:
     )
 
 
-def _propose_job(workspace: Workspace, args: argparse.Namespace) -> Job:
+def _propose_job(workspace: Workspace, database: str) -> Job:
     from haystack.pipeline.propose_job import ProposeJob
 
-    answered, faulty = _known(workspace, database_of(args))
+    answered, faulty = _known(workspace, database)
     return ProposeJob(workspace, workspace.source.shards(), answered=answered, faulty=faulty)
 
 
-_BUILD = {
+_BUILD: dict[str, Callable[[Workspace, str], Job]] = {
     "embed": _embed_job,
     "cluster": _cluster_job,
     "segment": _segment_job,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +40,14 @@ class Quarantined:
 
 
 @dataclass(frozen=True)
+class FailedShard:
+    """A shard that was given up, and why; the next run tries it again."""
+
+    shard: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """Outcome of running one stage over all its shards.
 
@@ -50,6 +57,8 @@ class RunSummary:
         skipped: shards that were complete already.
         inputs, ok, quarantined: items of all shards, those of skipped shards included.
         seconds: wall time of this run.
+        failed: shards that killed each process that tried them.
+        elsewhere: shards that other processes were computing when this run ended.
     """
 
     stage: str
@@ -59,12 +68,19 @@ class RunSummary:
     ok: int
     quarantined: int
     seconds: float
+    failed: tuple[FailedShard, ...] = ()
+    elsewhere: int = 0
 
     def __str__(self) -> str:
         text = (
             f"{self.stage}: {self.done} shards done, {self.skipped} already complete, "
             f"{self.ok} of {self.inputs} items ok in {self.seconds:.1f} s"
         )
+        if self.elsewhere:
+            text += f"; other processes are computing {self.elsewhere} more shards"
+        if self.failed:
+            reasons = ", ".join(f"{failed.shard} ({failed.reason})" for failed in self.failed)
+            text += f"; {len(self.failed)} shards failed and are not done: {reasons}"
         return f"{text}; {self.quarantined} quarantined" if self.quarantined else text
 
 
@@ -138,6 +154,25 @@ class Job(Protocol):
         """Compute the shard; the same fingerprint gives the same bytes."""
 
 
+class Recipe(Protocol):
+    """Builds a job, in this process or in another one: picklable, and small."""
+
+    def __call__(self, device: str | None = None) -> Job:
+        """The job; on ``device`` where one is given, else on the one that is configured."""
+
+
+class Executor(Protocol):
+    """Runs a job over its shards; what is complete is skipped, whoever computed it."""
+
+    def run(self, job: Job, recipe: Recipe | None = None) -> RunSummary:
+        """Compute every shard that is not complete.
+
+        Args:
+            job: the stage, as this process sees it.
+            recipe: the same stage for processes that this one starts, where it starts any.
+        """
+
+
 def manifest_path(root: Path, stage: str, shard: str) -> Path:
     """Where the manifest of a shard lies.
 
@@ -150,25 +185,3 @@ def manifest_path(root: Path, stage: str, shard: str) -> Path:
             "rename the shard's file"
         )
     return root / stage / f"{shard}.manifest.json"
-
-
-def remove_stray_temporaries(folder: Path, *, recursive: bool = True) -> None:
-    """Remove the temporary files that dead processes of this machine left in ``folder``."""
-    pattern = ".tmp-*"
-    for stray in folder.rglob(pattern) if recursive else folder.glob(pattern):
-        owner = stray.name.split("-")[1]
-        if owner.isdigit() and not _is_running(int(owner)):
-            stray.unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    # Called before this process writes anything: its own number on a stray is a reused one.
-    if process == os.getpid():
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -19,6 +19,8 @@ from haystack.executors.base import Counts, Outputs, Quarantined, manifest_path
 logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine.jsonl"
+PLAN = "plan.json"
+"""Beside a stage's manifests: its shards and their fingerprints when the latest run began."""
 _SUFFIX = ".manifest.json"
 
 
@@ -63,9 +65,14 @@ class Manifest:
     seconds: float
     notes: Mapping[str, Any] = field(default_factory=dict)
 
-    def complete(self, root: Path) -> bool:
-        """Whether every file is there, unchanged where it must be."""
-        return all(_unchanged(root / name, entry) for name, entry in self.files.items())
+    def complete(self, root: Path, *, thorough: bool = True) -> bool:
+        """Whether every file is there, unchanged where it must be.
+
+        Args:
+            root: the workspace.
+            thorough: read the files and compare checksums; else compare sizes alone.
+        """
+        return all(_unchanged(root / name, entry, thorough) for name, entry in self.files.items())
 
     def checksums(self) -> dict[str, str]:
         """Output name -> checksum, of the files that people may not edit."""
@@ -113,6 +120,20 @@ def counts_with_quarantine(counts: Counts, out: Outputs) -> dict[str, int]:
     }
 
 
+def write_plan(root: Path, stage: str, plan: Mapping[str, str]) -> None:
+    """Note which shards a stage has and the fingerprint of each, so that progress can be told."""
+    files.write_json(root / stage / PLAN, dict(plan), indent=0)
+
+
+def read_plan(root: Path, stage: str) -> dict[str, str] | None:
+    """Shard -> fingerprint as the latest run saw them, or None where that is not known."""
+    try:
+        plan = json.loads((root / stage / PLAN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return plan if isinstance(plan, dict) else None
+
+
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Write a manifest, atomically."""
     files.write_json(manifest_path(root, manifest.stage, manifest.shard), asdict(manifest))
@@ -145,14 +166,20 @@ def remove_outputs(root: Path, manifest: Manifest, keep: Collection[str]) -> Non
 
 def write_quarantine(root: Path) -> None:
     """Rewrite ``quarantine.jsonl`` from all manifests: derived, sorted, never half-written."""
-    rows = sorted(
+    written, rows = None, _quarantined(root)
+    while written != rows:  # where there are no locks, a later view must not be overwritten
+        keys = ("stage", "shard", "item", "reason")
+        lines = (json.dumps(dict(zip(keys, row, strict=True)), ensure_ascii=False) for row in rows)
+        files.write_text(root / QUARANTINE, "".join(f"{line}\n" for line in lines))
+        written, rows = rows, _quarantined(root)
+
+
+def _quarantined(root: Path) -> list[tuple[str, str, str, str]]:
+    return sorted(
         (manifest.stage, manifest.shard, entry.item, entry.reason)
         for manifest in read_manifests(root)
         for entry in manifest.quarantined
     )
-    keys = ("stage", "shard", "item", "reason")
-    lines = (json.dumps(dict(zip(keys, row, strict=True)), ensure_ascii=False) for row in rows)
-    files.write_text(root / QUARANTINE, "".join(f"{line}\n" for line in lines))
 
 
 def _load(path: Path) -> Manifest | None:
@@ -168,11 +195,13 @@ def _load(path: Path) -> Manifest | None:
         return None
 
 
-def _unchanged(path: Path, entry: OutputFile) -> bool:
+def _unchanged(path: Path, entry: OutputFile, thorough: bool) -> bool:
     try:
         size = path.stat().st_size
     except FileNotFoundError:
         return False
     if entry.sha256 is None:
         return True
-    return size == entry.bytes and files.sha256_file(path) == entry.sha256
+    if size != entry.bytes:
+        return False
+    return not thorough or files.sha256_file(path) == entry.sha256

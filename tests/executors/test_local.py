@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from haystack import files
 from haystack.errors import HaystackError, InputError
 from haystack.executors import Counts, LocalExecutor, Outputs, read_status
-from haystack.executors import local as local_module
+from haystack.executors import progress as progress_module
 from haystack.executors.manifest import read_manifest
 
 
@@ -179,17 +180,22 @@ def test_one_process_a_stage(tmp_path: Path) -> None:
 def test_temporaries_of_dead_processes_are_removed(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
+    here, elsewhere = files.machine(), "0a0a0a0a"
     strays = {
-        "dead": tmp_path / f"letters/s0/.tmp-{dead.pid}-0a0a0a0a-x.txt",
-        "dead at the top": tmp_path / f".tmp-{dead.pid}-0a0a0a0a-proposals.parquet",
-        "earlier process of this number": tmp_path / f"letters/.tmp-{os.getpid()}-0a0a0a0a-x",
-        "alive": tmp_path / f"letters/.tmp-{os.getppid()}-0a0a0a0a-x",
+        "dead": tmp_path / f"letters/s0/.tmp-{dead.pid}-{here}-0-x.txt",
+        "dead at the top": tmp_path / f".tmp-{dead.pid}-{here}-0-proposals.parquet",
+        "earlier process of this number": tmp_path / f"letters/.tmp-{os.getpid()}-{here}-0-x",
+        "alive": tmp_path / f"letters/.tmp-{os.getppid()}-{here}-0-x",
+        "elsewhere": tmp_path / f"letters/.tmp-{dead.pid}-{elsewhere}-0-x",
+        "elsewhere, of old": tmp_path / f"letters/.tmp-{dead.pid}-{elsewhere}-1-x",
     }
     for stray in strays.values():
         stray.parent.mkdir(parents=True, exist_ok=True)
         stray.write_text("half")
+    os.utime(strays["elsewhere, of old"], (0, 0))
     run(tmp_path, LettersJob({"s0": "a"}))
-    assert [name for name, stray in strays.items() if stray.exists()] == ["alive"]
+    assert [name for name, stray in strays.items() if stray.exists()] == ["alive", "elsewhere"]
+    assert files.temporary_name(Path("x")).name.startswith(f".tmp-{os.getpid()}-{here}-")
 
 
 def test_shard_names_must_be_file_names(tmp_path: Path) -> None:
@@ -201,7 +207,7 @@ def test_shard_names_must_be_file_names(tmp_path: Path) -> None:
 def test_progress_is_logged_where_there_is_no_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(local_module, "SECONDS_BETWEEN_LOG_LINES", 0.0)
+    monkeypatch.setattr(progress_module, "SECONDS_BETWEEN_LOG_LINES", 0.0)
     with caplog.at_level(logging.INFO, logger="haystack"):
         LocalExecutor(tmp_path).run(LettersJob({"s0": "a b", "s1": "c"}))
     assert caplog.messages[-1] == "letters: 2 of 2 shards, 3 items"
