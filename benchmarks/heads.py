@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 from synthetic import CLASSES, SIDE, Scenes
-from torch import Tensor
+from torch import Tensor, nn
 
 from haystack.models.relation.batch import SceneBatch
 from haystack.models.relation.heads import build_head
@@ -27,7 +28,7 @@ class Case:
         head: in evaluation mode, so that its numbers do not depend on the order of random draws.
         batch: all ordered pairs of all images.
         objects: float [N, roi_dim], a feature of each object.
-        unions: float [R, roi_dim], a feature of each pair.
+        unions: float [R, roi_dim], a feature of each pair; of width pooling_dim without ``up_dim``.
     """
 
     dims: HeadDims
@@ -64,7 +65,14 @@ class Case:
         (folder / "dims.json").write_text(json.dumps(asdict(self.dims)))
 
 
-def case(data: Scenes, *, name: str = "vctree", device: str = "cpu", width: int = 1024) -> Case:
+def case(
+    data: Scenes,
+    *,
+    name: str = "vctree",
+    device: str = "cpu",
+    width: int = 1024,
+    up_dim: bool = True,
+) -> Case:
     """A head with OpenPSG's widths where ``width`` is 1024, in proportion where it is not.
 
     Args:
@@ -72,6 +80,9 @@ def case(data: Scenes, *, name: str = "vctree", device: str = "cpu", width: int 
         name: of the head.
         device: where everything lies.
         width: of object and pair features.
+        up_dim: whether the head brings union features to the width of a pair's representation, as
+            OpenPSG's does; without, they come in that width, for which KaihuaTang's code has no
+            such layer.
     """
     torch.manual_seed(0)
     dims = HeadDims(
@@ -93,12 +104,15 @@ def case(data: Scenes, *, name: str = "vctree", device: str = "cpu", width: int 
         pairs=(fields["pairs"] + torch.from_numpy(offset)[:, None]).to(device),
         pair_counts=tuple(data.counts["pairs"].tolist()),
     )
+    head: Any = build_head(name, dims).to(device).eval()
+    if not up_dim:
+        head.up_dim = nn.Identity()
     return Case(
         dims=dims,
-        head=build_head(name, dims).to(device).eval(),
+        head=head,
         batch=batch,
         objects=torch.randn(len(batch.labels), width, device=device),
-        unions=torch.randn(len(batch.pairs), width, device=device),
+        unions=torch.randn(len(batch.pairs), width if up_dim else dims.pooling_dim, device=device),
     )
 
 

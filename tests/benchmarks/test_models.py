@@ -30,9 +30,18 @@ def rows(run_benchmark, tmp_path_factory):
 
 def test_both_sides_of_the_head_are_timed(rows):
     ratios = {row["what"]: row["ratio"] for row in rows if row["peer"] == "one tree at a time"}
-    assert len(ratios) == 5
+    assert len(ratios) == 7
     assert all(ratio > 0 for ratio in ratios.values())
     assert "agree within" in rows[0]["note"]
+
+
+def test_what_both_sides_do_alike_stands_beside_the_whole_head(rows):
+    shared = {row["what"]: row for row in rows if "up_dim alone" in row["what"]}
+    assert shared.keys() == {
+        "of it up_dim alone, forward",
+        "of it up_dim alone, forward and backward",
+    }
+    assert all(row["ours"] > 0 and "of all the rest" in row["note"] for row in shared.values())
 
 
 def test_without_a_checkout_openpsg_is_said_to_be_missing(rows):
