@@ -134,6 +134,43 @@ class Vocabulary:
         name = self.predicate_classes[predicate]
         return self.annotator_names.get(name, name)
 
+    def require_same(
+        self,
+        other: Vocabulary,
+        *,
+        own: str,
+        others: str,
+        advice: str,
+        path: str | Path | None = None,
+    ) -> None:
+        """Raise unless another vocabulary numbers the same classes and predicates in the same way.
+
+        Wordings for annotators may differ.
+
+        Args:
+            other: the one to compare with.
+            own: whose names these are, for the message.
+            others: whose the other names are.
+            advice: what to do about a difference.
+            path: the file of these names.
+
+        Raises:
+            InputError: they differ; says where.
+        """
+        for kind, ours, theirs in (
+            ("predicates", self.predicate_classes, other.predicate_classes),
+            ("object classes", self.object_classes, other.object_classes),
+        ):
+            if ours == theirs:
+                continue
+            message = f"expected the same {kind} in {own} and {others}, got "
+            message += f"{len(ours)} and {len(theirs)} of them"
+            both = enumerate(zip(ours, theirs, strict=False))
+            apart = next((number for number, (one, two) in both if one != two), None)
+            if apart is not None:
+                message += f", number {apart} is {ours[apart]!r} and {theirs[apart]!r}"
+            raise InputError(f"{message}; {advice}", path=path)
+
     def to_dict(self) -> dict[str, Any]:
         """The keys that PSG files use, plus ``annotator_names`` where there are any."""
         content: dict[str, Any] = {key: list(getattr(self, key)) for key in _VOCABULARY_KEYS}

@@ -12,7 +12,7 @@ import haystack
 PACKAGE = Path(haystack.__file__).parent
 
 # Layer -> the layers that it may import, besides itself. Only `cli` and `demo` wire.
-BASE = {"errors", "files", "config", "text"}
+BASE = {"errors", "files", "config", "text", "devices"}
 DATA = BASE | {"vocabulary", "scene_graph", "statistics"}
 IO = DATA | {"io"}
 FUNCTIONAL = DATA | {"metrics.functional"}
@@ -23,6 +23,7 @@ ALLOWED = {
     "files": {"errors"},
     "config": {"errors"},
     "text": set(),
+    "devices": {"errors"},
     "vocabulary": BASE,
     "scene_graph": BASE | {"vocabulary"},
     "statistics": DATA,

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -72,3 +73,13 @@ def test_stray_blanks_around_names_are_dropped():
     vocabulary = Vocabulary.from_dict(content)
     assert vocabulary.object_classes == ("truck",)
     assert vocabulary.predicate_classes == ("on",)
+
+
+def test_another_numbering_is_told_apart():
+    ours = Vocabulary(("cat", "dog"), ("sky",), ("on", "in"))
+    words = {"own": "the model", "others": "the file", "advice": "choose another"}
+    ours.require_same(replace(ours, annotator_names={"on": "upon"}), **words)
+    with pytest.raises(InputError, match="got 2 and 2 of them, number 0 is 'on' and 'in'; choose"):
+        ours.require_same(replace(ours, predicate_classes=("in", "on")), **words)
+    with pytest.raises(InputError, match=r"x\.json: expected the same object classes"):
+        ours.require_same(replace(ours, stuff_classes=("sky", "sea")), path="x.json", **words)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from haystack import files
+from haystack.devices import usable_device
 from haystack.errors import InputError
 from haystack.evaluation.evaluator import Measured, measure, prepare
 from haystack.evaluation.report import without_nan
@@ -23,7 +24,6 @@ from haystack.evaluation.uncertainty import (
     resample,
 )
 from haystack.io.haystack_npy import NoRelationColumn
-from haystack.metrics.base import usable_device
 from haystack.metrics.functional.bootstrap import paired_tests
 from haystack.metrics.kinds import LABEL_METRICS
 from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from haystack.devices import usable_device
 from haystack.errors import InputError
 from haystack.evaluation.evaluator import prepare
-from haystack.metrics.base import usable_device
 from haystack.metrics.scene_graph import PER_CLASS, PER_PREDICATE, SUPPORT, SceneGraphMetrics
 from haystack.scene_graph import SceneGraphDataset, Split
 

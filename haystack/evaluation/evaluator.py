@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from haystack.devices import usable_device
 from haystack.errors import InputError
 from haystack.evaluation.predictions import PredictionSource, open_predictions
 from haystack.evaluation.records import (
@@ -27,7 +28,6 @@ from haystack.evaluation.report import Report
 from haystack.evaluation.uncertainty import ResampledMetrics, check_resampling, uncertainty_of
 from haystack.io.haystack_npy import NoRelationColumn
 from haystack.io.psg import read_psg
-from haystack.metrics.base import usable_device
 from haystack.metrics.protocols import Protocol, get_protocol
 from haystack.metrics.scene_graph import PER_CLASS, PER_PREDICATE, SUPPORT, SceneGraphMetrics
 from haystack.metrics.targets import flatten_targets
@@ -270,16 +270,14 @@ def _statistics(
         seen, path = dataset, None
     else:
         seen, path = _dataset(training, protocol)
-    wanted, found = dataset.vocabulary, seen.vocabulary
-    if (found.predicate_classes, found.object_classes) != (
-        wanted.predicate_classes,
-        wanted.object_classes,
-    ):
-        raise InputError(
-            "the training annotations have other classes or predicates than those evaluated, or "
-            "in another order",
-            path=path,
-        )
+    wanted = dataset.vocabulary
+    seen.vocabulary.require_same(
+        wanted,
+        own="the training annotations",
+        others="those evaluated",
+        advice="give training annotations of the same vocabulary",
+        path=path,
+    )
     graphs = seen.split("train")
     if not graphs:
         raise InputError("all images of the training annotations are test images", path=path)

@@ -69,7 +69,12 @@ def merge_psg(
     Raises:
         InputError: vocabularies differ, an id stands for two different images, or a conflict.
     """
-    _compare_vocabularies(base.vocabulary, addition.vocabulary)
+    base.vocabulary.require_same(
+        addition.vocabulary,
+        own="the base",
+        others="the addition",
+        advice="only equal vocabularies merge",
+    )
     graphs = base.by_id()
     report = MergeReport(
         new_images=0,
@@ -153,21 +158,6 @@ def _prefixed(
         file_name=prefix_images + graph.file_name,
         pan_seg_file_name=None if masks is None else prefix_masks + masks,
     )
-
-
-def _compare_vocabularies(base: Vocabulary, addition: Vocabulary) -> None:
-    for kind in ("object_classes", "predicate_classes"):
-        ours, theirs = getattr(base, kind), getattr(addition, kind)
-        if ours != theirs:
-            number = next(
-                (i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]),
-                min(len(ours), len(theirs)),
-            )
-            names = [names[number] if number < len(names) else None for names in (ours, theirs)]
-            raise InputError(
-                f"the two files number their {kind} differently: number {number} is {names[0]!r} "
-                f"in the base and {names[1]!r} in the addition; only equal vocabularies merge"
-            )
 
 
 def _compare_images(known: SceneGraph, graph: SceneGraph) -> None:

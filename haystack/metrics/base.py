@@ -132,23 +132,6 @@ def check_average(average: object) -> None:
         )
 
 
-def usable_device(device: str | torch.device) -> torch.device:
-    """The device, tried with a real operation.
-
-    Raises:
-        InputError: there is no such device here; the CPU never takes its place unasked.
-    """
-    try:
-        found = torch.device(device)
-        torch.zeros(1, device=found).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(
-            f"the device {str(device)!r} cannot be used ({str(error).partition('. ')[0]}); choose "
-            "another one, for example 'cpu'"
-        ) from error
-    return found
-
-
 def check_cutoffs(ks: Sequence[int]) -> Tensor:
     """The cut-offs K of a recall, ascending, int64 [K].
 

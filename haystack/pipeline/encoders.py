@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from haystack import files
-from haystack.errors import HaystackError, InputError
+from haystack.devices import usable_device
+from haystack.errors import InputError
 from haystack.models.checkpoints.state_dicts import read_state_dict
 from haystack.pipeline import dinov2
 from haystack.pipeline.config import EmbedConfig
@@ -131,8 +132,8 @@ class EncoderSpec:
         """Build the model and load the weights, strictly.
 
         Raises:
-            InputError: the file does not hold this model's weights.
-            HaystackError: the device cannot be used, or cannot decode.
+            InputError: the file does not hold this model's weights, or the device cannot be used.
+            HaystackError: the device cannot decode.
         """
         config = self.config
         device = usable_device(config.device)
@@ -185,23 +186,6 @@ def find_encoder(config: EmbedConfig) -> EncoderSpec:
     else:
         path = _cached_weights(name)
     return EncoderSpec(name, path, config)
-
-
-def usable_device(name: str) -> torch.device:
-    """The device of that name, tried with a real operation.
-
-    Raises:
-        HaystackError: it cannot be used; the CPU never takes its place unasked.
-    """
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).add_(1)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise HaystackError(
-            f"the device '{name}' cannot be used ({str(error).splitlines()[0]}); "
-            "choose another one, for example device=cpu"
-        ) from error
-    return device
 
 
 def _pretrained_config(name: str) -> Any:

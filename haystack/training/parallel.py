@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from haystack.devices import usable_device
 from haystack.errors import HaystackError, InputError
 
 Result = TypeVar("Result")
@@ -104,23 +105,11 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
         The processes and this one's device.
 
     Raises:
-        InputError: there are fewer GPUs than processes.
+        InputError: the device cannot be used, or there are fewer GPUs than processes.
     """
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"expected a PyTorch device, e.g. cpu or cuda, got {device!r}") from error
-    local, starts = int(os.environ.get("LOCAL_RANK", 0)), "WORLD_SIZE" in os.environ
+    starts = "WORLD_SIZE" in os.environ
+    chosen = usable_device(_own_gpu() if starts and device == "cuda" else device)
     if chosen.type == "cuda":
-        if not torch.cuda.is_available():
-            raise InputError(f"device={device} needs a CUDA GPU, and PyTorch finds none")
-        if starts and chosen.index is None:
-            if local >= torch.cuda.device_count():
-                raise InputError(
-                    f"expected a GPU for each process, got {torch.cuda.device_count()} for process "
-                    f"{local}; start fewer with --nproc-per-node"
-                )
-            chosen = torch.device("cuda", local)
         torch.cuda.set_device(chosen)
     if dist.is_available() and dist.is_initialized():
         yield Processes(dist.get_rank(), dist.get_world_size()), chosen
@@ -132,6 +121,16 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
             dist.destroy_process_group()
     else:
         yield Processes(), chosen
+
+
+def _own_gpu() -> str:
+    local, found = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    if found and local >= found:
+        raise InputError(
+            f"expected a GPU for each process, got {found} for process {local}; start fewer with "
+            "--nproc-per-node"
+        )
+    return f"cuda:{local}"
 
 
 class _Sum(torch.autograd.Function):

@@ -216,13 +216,13 @@ def _start_model(config: TrainConfig, vocabulary: Vocabulary) -> RelationNetwork
             load_trunk(network.features.trunk, config.init_trunk)
         return network
     model = load_relation_network(config.init)
-    for name in ("object_classes", "predicate_classes"):
-        if getattr(model.vocabulary, name) != getattr(vocabulary, name):
-            raise InputError(
-                f"the start model has other {name} than the annotations; "
-                "train from scratch, or give annotations with its vocabulary",
-                path=config.init,
-            )
+    model.vocabulary.require_same(
+        vocabulary,
+        own="the start model",
+        others="the annotations",
+        advice="train from scratch, or give annotations with its vocabulary",
+        path=config.init,
+    )
     return model
 
 

@@ -93,7 +93,7 @@ def test_one_id_for_two_images_is_refused_unless_prefixed():
 
 def test_other_vocabularies_are_refused():
     vocabulary = replace(psg_vocabulary(), predicate_classes=("over", "below"))
-    with pytest.raises(InputError, match="number 1 is 'in front of' in the base and 'below'"):
+    with pytest.raises(InputError, match="number 1 is 'in front of' and 'below'; only equal"):
         merge_psg(dataset(), SceneGraphDataset(vocabulary, ()))
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from haystack.errors import HaystackError, InputError
 from haystack.pipeline.config import EmbedConfig
-from haystack.pipeline.encoders import SMALL_ENCODER, Encoder, find_encoder, usable_device
+from haystack.pipeline.encoders import SMALL_ENCODER, Encoder, find_encoder
 
 DINOV2 = "vit_small_patch14_dinov2.lvd142m"
 
@@ -197,11 +197,3 @@ def test_safetensors_and_nested_state_dicts(
     ]
     features = [encoder.encode([encoder.read("x", jpeg())]) for encoder in encoders]
     torch.testing.assert_close(features[0], features[1], rtol=0, atol=0)
-
-
-def test_device_that_cannot_be_used_is_named() -> None:
-    assert usable_device("cpu").type == "cpu"
-    with pytest.raises(HaystackError, match="'cuda:99' cannot be used"):
-        usable_device("cuda:99")
-    with pytest.raises(HaystackError, match="'quantum' cannot be used"):
-        usable_device("quantum")

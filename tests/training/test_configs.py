@@ -117,7 +117,7 @@ def test_impossible_numbers_are_refused_by_name(setting):
 
 
 def test_an_unknown_device_is_refused():
-    with pytest.raises(InputError, match="expected a PyTorch device"):
+    with pytest.raises(InputError, match="the device 'bogus' cannot be used"):
         train(TrainConfig(device="bogus", steps=1))
 
 

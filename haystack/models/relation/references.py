@@ -94,7 +94,13 @@ class ModelReference:
             stored = vocabulary_of(model)
             chosen = vocabulary or stored or psg_vocabulary()
             if stored is not None:
-                self._compare(stored, chosen)
+                stored.require_same(
+                    chosen,
+                    own="the model",
+                    others="the annotations",
+                    advice="use a model made for this vocabulary",
+                    path=str(self),
+                )
         return self._checked(model, chosen), chosen
 
     def fingerprint(self) -> str:
@@ -206,26 +212,6 @@ class ModelReference:
                 path=str(self),
             )
         return checked
-
-    def _compare(self, stored: Vocabulary, wanted: Vocabulary) -> None:
-        for name, kind in (
-            ("predicate_classes", "predicates"),
-            ("object_classes", "object classes"),
-        ):
-            ours, theirs = getattr(stored, name), getattr(wanted, name)
-            if len(ours) != len(theirs):
-                raise InputError(
-                    f"the model has {len(ours)} {kind}, the annotations have {len(theirs)}; "
-                    "use a model made for this vocabulary",
-                    path=str(self),
-                )
-            if ours != theirs:
-                number = next(i for i, one in enumerate(ours) if one != theirs[i])
-                raise InputError(
-                    f"the model numbers the {name} differently: number {number} is "
-                    f"{ours[number]!r} in the model and {theirs[number]!r} in the annotations",
-                    path=str(self),
-                )
 
 
 def vocabulary_of(model: object) -> Vocabulary | None:

@@ -64,9 +64,9 @@ class MaskDINOSegmenter(ModelSegmenter):
 
     @cached_property
     def _predictor(self) -> MaskDINOPredictor:
+        from haystack.devices import usable_device
         from haystack.models.checkpoints.maskdino import load_maskdino
         from haystack.models.maskdino.predictor import MaskDINOPredictor
-        from haystack.pipeline.encoders import usable_device
 
         device = usable_device(self._config.device)
         return MaskDINOPredictor(
