@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from haystack.devices import usable_device
 from haystack.errors import InputError
 from haystack.pipeline.available_memory import available_memory
 from haystack.pipeline.config import ClusterConfig
-from haystack.pipeline.encoders import usable_device
 from haystack.pipeline.feature_rows import CentredRows, FeatureRows, SelectedRows
 from haystack.pipeline.kmeans import (
     Trained,
