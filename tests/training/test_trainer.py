@@ -154,7 +154,7 @@ def test_retraining_refuses_another_vocabulary(dataset, quick, tmp_path):
     renamed = Vocabulary(("cat", "dog"), ("table-merged",), ("on", "in", "near"))
     other = replace(dataset, vocabulary=renamed)
     config = replace(quick, init=str(tmp_path / "model.safetensors"))
-    with pytest.raises(InputError, match="other predicate_classes"):
+    with pytest.raises(InputError, match="number 2 is 'beside' and 'near'"):
         train(config, other)
 
 
