@@ -90,11 +90,14 @@ def _filled_store(
     from haystack.annotate.simulate import SteppingClock
     from haystack.annotate.store import AnnotationStore, utc_now
     from haystack.cli.truth import check_segments
+    from haystack.pipeline.gather_job import GatherJob
     from haystack.pipeline.upstream import ALL, upstream_checksums
     from haystack.scene_graph import segments_identity
 
     # Outdated scores or segments would show other objects than the queue asks about.
-    upstream_checksums(workspace, "score", workspace.source.shards())
+    shards = workspace.source.shards()
+    upstream_checksums(workspace, "score", shards)
+    upstream_checksums(workspace, "gather", GatherJob(workspace, shards).shards())
     upstream_checksums(workspace, "propose", [ALL])
     proposals = workspace.proposals()
     asked = {proposal.image_id for proposal in proposals}

@@ -146,6 +146,8 @@ def _run_stage(args: argparse.Namespace) -> Outcome:
         job = recipe(chosen.device_for(configured))
         workspace.save()  # only now: settings that a stage refuses must not be remembered
         executor = chosen.make(configured)
+        if args.verb == "propose":
+            executor.run(_gather_job(workspace))
         outcome = chosen.outcome(stage_outcome(executor.run(job, recipe)))
     return _with_queue(workspace, outcome) if args.verb == "propose" else outcome
 
@@ -213,27 +215,35 @@ def _score_job(workspace: Workspace, database: str) -> Job:
     from haystack.io import read_psg
     from haystack.models.relation.overlap import OverlapFilter
     from haystack.models.relation.references import ModelReference
-    from haystack.pipeline.score_job import ScoreJob
+    from haystack.pipeline.score_job import ScoreJob, ScoringModel
     from haystack.statistics import TripletStatistics
 
     config, vocabulary = workspace.config.score, workspace.vocabulary
-    reference = ModelReference.parse(_required(workspace, "score.model", config.model))
+
+    def scoring(name: str) -> ScoringModel:
+        reference = ModelReference.parse(name)
+
+        def load() -> RelationModel:
+            model, _ = reference.load(vocabulary, config.device)
+            if config.overlap == "none":
+                return model
+            return OverlapFilter(model, config.overlap)  # type: ignore[arg-type]  # by ScoreConfig
+
+        digest = f"{reference.fingerprint()}, overlap {config.overlap}"
+        return ScoringModel(str(reference), digest, load)
+
+    model = scoring(_required(workspace, "score.model", config.model))
+    second = scoring(config.second_model) if config.second_model else None
     counted = read_psg(
         _required(workspace, "score.statistics", config.statistics), vocabulary=vocabulary
     )
     answered, faulty = _known(workspace, database)
 
-    def load() -> RelationModel:
-        model, _ = reference.load(vocabulary, config.device)
-        if config.overlap == "none":
-            return model
-        return OverlapFilter(model, config.overlap)  # type: ignore[arg-type]  # by ScoreConfig
-
     return ScoreJob(
         workspace,
         workspace.source.shards(),
-        load_model=load,
-        model_hash=f"{reference.fingerprint()}, overlap {config.overlap}",
+        model=model,
+        second=second,
         statistics=TripletStatistics.from_graphs(
             counted.split(config.split),  # type: ignore[arg-type]  # checked by ScoreConfig
             vocabulary.num_objects,
@@ -248,7 +258,14 @@ def _propose_job(workspace: Workspace, database: str) -> Job:
     from haystack.pipeline.propose_job import ProposeJob
 
     answered, faulty = _known(workspace, database)
-    return ProposeJob(workspace, workspace.source.shards(), answered=answered, faulty=faulty)
+    blocks = _gather_job(workspace).shards()
+    return ProposeJob(workspace, blocks, answered=answered, faulty=faulty)
+
+
+def _gather_job(workspace: Workspace) -> Job:
+    from haystack.pipeline.gather_job import GatherJob
+
+    return GatherJob(workspace, workspace.source.shards())
 
 
 _BUILD: dict[str, Callable[[Workspace, str], Job]] = {
@@ -301,6 +318,7 @@ def _status(args: argparse.Namespace) -> Outcome:
             "this folder is no workspace: it has no workspace.yaml", path=args.workspace
         )
     order = [*_HELP, "export"]
+    order.insert(order.index("propose"), "gather")
     stages = sorted(read_status(args.workspace), key=lambda status: order.index(status.stage))
     rows = [
         (

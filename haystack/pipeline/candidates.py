@@ -1,25 +1,45 @@
-"""Proposal candidates in columns, and the bounded best of them.
+"""Proposal candidates in columns.
 
 Candidates have a **total order** inside their (cluster, predicate): score descending, then image
-key, subject, object. Keeping the first M of each group in that order is associative and
-commutative, so shards merge in any order and memory is bounded by clusters x predicates x M rows.
+key, subject, object. So the best M of each group are the same rows whatever the sharding, the
+batches, or the order in which they were met (``top_candidates.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float32]
 
 FaultySegment = tuple[str, int]
 """(image id, segment position) that must not be proposed."""
 
-_COMPACT_ROWS = 1 << 16
+IMAGES = pa.schema(
+    [("image_key", pa.string()), ("image_id", pa.string()), ("segments", pa.string())]
+)
 _COLUMNS = ("cluster", "predicate", "image", "subject", "object", "score")
+
+
+class CandidateImage(NamedTuple):
+    """An image that candidates name.
+
+    Args:
+        image_key: the image in its source.
+        image_id: its id in annotations.
+        segments: identity of its segments (``segments_identity``), to which positions refer.
+    """
+
+    image_key: str
+    image_id: str
+    segments: str
 
 
 @dataclass(frozen=True)
@@ -27,191 +47,79 @@ class Candidates:
     """N candidates (cluster, predicate, image, subject, object, score).
 
     Args:
-        image_keys: distinct image keys in ascending order.
-        image_ids: id of each of those images.
+        images: Arrow table of ``CandidateImage`` rows, distinct, by ascending image key. In Arrow
+            because millions of Python strings would take more memory than all else.
         cluster, predicate: int64 [N].
-        image: int64 [N], positions in ``image_keys``; as these ascend, so do the keys.
+        image: int64 [N], rows of ``images``; as these ascend, so do the keys.
         subject, object: int64 [N], positions among the image's segments.
         score: float32 [N], higher = more likely.
+        second_score: float32 [N], the same by the model of the second opinion; None without one.
     """
 
-    image_keys: tuple[str, ...]
-    image_ids: tuple[str, ...]
+    images: pa.Table
     cluster: Ints
     predicate: Ints
     image: Ints
     subject: Ints
     object: Ints
-    score: npt.NDArray[np.float32]
+    score: Scores
+    second_score: Scores | None = None
 
     @classmethod
-    def empty(cls) -> Candidates:
-        """No candidates."""
+    def empty(cls, *, opinions: int = 1) -> Candidates:
+        """No candidates, of one model or two."""
         none = np.empty(0, dtype=np.int64)
-        return cls((), (), none, none, none, none, none, none.astype(np.float32))
+        scores = none.astype(np.float32)
+        second = scores if opinions == 2 else None
+        return cls(IMAGES.empty_table(), none, none, none, none, none, scores, second)
 
     @classmethod
-    def of_image(
+    def from_columns(
         cls,
-        image_key: str,
-        image_id: str,
-        cluster: int,
-        *,
-        predicate: Ints,
-        subject: Ints,
-        object: Ints,
-        score: npt.NDArray[np.float32],
+        image_key: Sequence[str] | pa.Array,
+        image_id: Sequence[str] | pa.Array,
+        segments: Sequence[str] | pa.Array,
+        **columns: Any,
     ) -> Candidates:
-        """Candidates of a single image."""
-        count = len(score)
-        return cls(
-            image_keys=(image_key,),
-            image_ids=(image_id,),
-            cluster=np.full(count, cluster, dtype=np.int64),
-            predicate=predicate,
-            image=np.zeros(count, dtype=np.int64),
-            subject=subject,
-            object=object,
-            score=score,
-        )
-
-    @classmethod
-    def from_keys(
-        cls,
-        keys: Sequence[str],
-        id_of: Mapping[str, str],
-        *,
-        cluster: Ints,
-        predicate: Ints,
-        subject: Ints,
-        object: Ints,
-        score: npt.NDArray[np.float32],
-    ) -> Candidates:
-        """Candidates whose image keys are given row by row.
+        """Candidates whose images are given row by row.
 
         Args:
-            keys: image key of every row.
-            id_of: image key -> image id, at least for ``keys``.
-            cluster: see the class, as the following.
-            predicate: see the class.
-            subject: see the class.
-            object: see the class.
-            score: see the class.
+            image_key: [N] keys; plain or dictionary-encoded.
+            image_id: [N] ids, as many as there are keys.
+            segments: [N] identities of segments.
+            columns: see the class.
         """
-        distinct = sorted(set(keys))
-        position = {key: number for number, key in enumerate(distinct)}
-        return cls(
-            image_keys=tuple(distinct),
-            image_ids=tuple(id_of[key] for key in distinct),
-            cluster=cluster,
-            predicate=predicate,
-            image=np.fromiter((position[key] for key in keys), np.int64, len(keys)),
-            subject=subject,
-            object=object,
-            score=score,
+        named = {
+            name: _encoded(column)
+            for name, column in zip(IMAGES.names, (image_key, image_id, segments), strict=True)
+        }
+        codes = named["image_key"].indices.to_numpy()
+        distinct, first, position = np.unique(codes, return_index=True, return_inverse=True)
+        images = pa.table(
+            {name: column.take(pa.array(first)).cast(pa.string()) for name, column in named.items()}
         )
+        order = pc.sort_indices(images["image_key"]).to_numpy()
+        number = np.empty(len(distinct), dtype=np.int64)
+        number[order] = np.arange(len(distinct))
+        return cls(images=images.take(order), image=number[position], **columns)
 
     def __len__(self) -> int:
         return len(self.score)
 
+    @property
+    def opinions(self) -> int:
+        """How many models have scored them: 1 or 2."""
+        return 1 if self.second_score is None else 2
+
     def take(self, rows: npt.NDArray[np.integer] | npt.NDArray[np.bool_]) -> Candidates:
         """The rows of an index or a mask, in its order; the images stay listed."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
-
-    def without_unused_images(self) -> Candidates:
-        """The same rows, with only the images that they name."""
-        used, image = np.unique(self.image, return_inverse=True)
-        if len(used) == len(self.image_keys):
-            return self
-        return replace(
-            self,
-            image_keys=tuple(self.image_keys[i] for i in used),
-            image_ids=tuple(self.image_ids[i] for i in used),
-            image=image.astype(np.int64),
-        )
-
-    def order(self) -> Ints:
-        """Row numbers by cluster, predicate, then the total order."""
-        return np.lexsort(
-            (self.object, self.subject, self.image, -self.score, self.predicate, self.cluster)
-        ).astype(np.int64)
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        second = None if self.second_score is None else self.second_score[rows]
+        return replace(self, **columns, second_score=second)
 
 
-def concatenate(parts: Sequence[Candidates]) -> Candidates:
-    """All rows of ``parts``, one after the other, over the union of their images."""
-    if not parts:
-        return Candidates.empty()
-    id_of: dict[str, str] = {}
-    for part in parts:
-        id_of.update(zip(part.image_keys, part.image_ids, strict=True))
-    keys = sorted(id_of)
-    position = {key: number for number, key in enumerate(keys)}
-    images = []
-    for part in parts:
-        renumber = np.array([position[key] for key in part.image_keys], dtype=np.int64)
-        images.append(renumber[part.image])
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in _COLUMNS
-        if name != "image"
-    }
-    return Candidates(
-        image_keys=tuple(keys),
-        image_ids=tuple(id_of[key] for key in keys),
-        image=np.concatenate(images),
-        **columns,
-    )
-
-
-class TopCandidates:
-    """The best ``top`` candidates of every (cluster, predicate) among all that were added.
-
-    Args:
-        num_clusters: clusters are numbered 0..num_clusters-1.
-        num_predicates: predicates are numbered 0..num_predicates-1.
-        top: M, rows kept per (cluster, predicate).
-    """
-
-    def __init__(self, num_clusters: int, num_predicates: int, top: int) -> None:
-        self.top = top
-        self.floor = np.full((num_clusters, num_predicates), -np.inf, dtype=np.float32)
-        """float32 [clusters, predicates]: what scores below it cannot come in any more."""
-        self._kept = Candidates.empty()
-        self._pending: list[Candidates] = []
-        self._pending_rows = 0
-
-    def add(self, candidates: Candidates) -> None:
-        """Take candidates in; the order of calls does not matter."""
-        # Equal scores may still win by image key, hence >=.
-        hopeful = candidates.score >= self.floor[candidates.cluster, candidates.predicate]
-        if not hopeful.all():
-            candidates = candidates.take(hopeful)
-        if not len(candidates):
-            return
-        self._pending.append(candidates)
-        self._pending_rows += len(candidates)
-        if self._pending_rows >= max(_COMPACT_ROWS, len(self._kept)):
-            self._compact()
-
-    def result(self) -> Candidates:
-        """The kept rows, by cluster, predicate, then the total order."""
-        self._compact()
-        return self._kept
-
-    def full_groups(self) -> int:
-        """Number of (cluster, predicate) that hold ``top`` rows, so may have dropped some."""
-        self._compact()
-        return int((self.floor > -np.inf).sum())
-
-    def _compact(self) -> None:
-        if not self._pending:
-            return
-        merged = concatenate([self._kept, *self._pending])
-        self._pending, self._pending_rows = [], 0
-        merged = merged.take(merged.order())
-        group = merged.cluster * self.floor.shape[1] + merged.predicate
-        _, starts, counts = np.unique(group, return_index=True, return_counts=True)
-        rank = np.arange(len(group)) - np.repeat(starts, counts)
-        last = merged.take(rank == self.top - 1)
-        self.floor[last.cluster, last.predicate] = last.score
-        self._kept = merged.take(rank < self.top).without_unused_images()
+def _encoded(column: Sequence[str] | pa.Array) -> pa.DictionaryArray:
+    if isinstance(column, pa.DictionaryArray):
+        return column
+    array = column if isinstance(column, pa.Array) else pa.array(column, pa.string())
+    return array.dictionary_encode()

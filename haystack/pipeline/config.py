@@ -196,6 +196,8 @@ class ScoreConfig:
     Args:
         model: the relation model: its file, its folder of training, or a class of one's own as
             ``package.module:factory`` or ``file.py:Class``.
+        second_model: another one, whose opinion counts as much: candidates are then ordered by
+            the mean of the ranks that both give them; empty = none.
         overlap: ``boxes`` or ``masks``: pairs whose boxes (or masks) do not meet count as not
             related; ``none``: every pair is scored as the model says.
         statistics: PSG annotations whose triplets say what is plausible.
@@ -204,13 +206,15 @@ class ScoreConfig:
         min_count: a candidate needs (subject class, predicate) and (predicate, object class) at
             least this often in the statistics. The paper drops pairs seen once or never as noise,
             hence 2; 0 switches the filter off.
-        top: candidates kept per cluster and predicate. Memory is clusters x predicates x top
-            rows; it must exceed the number of answers that are expected from one cluster.
+        top: candidates kept per cluster and predicate, and per model. Memory is clusters x
+            predicates x top rows; it must exceed the number of answers that are expected from one
+            cluster.
         batch_size: images handed to the model at once.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
     """
 
     model: str = ""
+    second_model: str = ""
     overlap: str = "none"
     statistics: str = ""
     split: str = "train"
@@ -310,6 +314,8 @@ def with_absolute_paths(settings: WorkspaceConfig) -> WorkspaceConfig:
         score=replace(
             settings.score,
             model=settings.score.model and absolute_reference(settings.score.model),
+            second_model=settings.score.second_model
+            and absolute_reference(settings.score.second_model),
             statistics=absolute(settings.score.statistics, BUNDLED),
         ),
     )

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from haystack.pipeline.candidates import Candidates, FaultySegment
+from haystack.pipeline.candidates import Candidates, FaultySegment, Ints, Scores
 from haystack.scene_graph import NO_RELATION
 
 Answered = tuple[str, int, int, int]
@@ -31,6 +33,11 @@ class Proposal:
         image_id: its id in annotations.
         subject, object: positions among the image's segments.
         score: log p(predicate) / p(no relation).
+        model_rank: place among the candidates of its cluster and predicate, from 1, best first.
+        second_score: the second model's, where there is one.
+        second_rank: as ``model_rank``, by the second model.
+        segments: identity of the image's segments, in which ``subject`` and ``object`` are
+            positions.
     """
 
     predicate: int
@@ -41,78 +48,138 @@ class Proposal:
     subject: int
     object: int
     score: float
+    model_rank: int
+    second_score: float | None = None
+    second_rank: int | None = None
+    segments: str = ""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Places of N candidates within their (cluster, predicate), from 1.
+
+    Args:
+        model: int64 [N], in the total order of the model's scores.
+        second: int64 [N], in that of the second model's; None without one.
+    """
+
+    model: Ints
+    second: Ints | None = None
+
+    def order(self, candidates: Candidates) -> Ints:
+        """Row numbers by cluster, predicate, mean of the ranks, then the first of them."""
+        total = self.model if self.second is None else self.model + self.second
+        columns = (self.model, total, candidates.predicate, candidates.cluster)
+        return np.lexsort(columns).astype(np.int64)
+
+
+def rank(candidates: Candidates, top: int) -> Ranks:
+    """The places that each model gives to candidates.
+
+    Each model's best ``top`` of a group are known; a candidate that is only among the other
+    model's has the rank ``top + 1``, the best that it can have. So ranks, their means and the
+    queue follow from the two lists alone, and these merge in any order: see ``TopCandidates``.
+
+    Args:
+        candidates: the union of both models' best, or the one model's.
+        top: M of each list.
+    """
+    if candidates.second_score is None:
+        return Ranks(_places(candidates, candidates.score))
+    scores = (candidates.score, candidates.second_score)
+    model, second = (np.minimum(_places(candidates, score), top + 1) for score in scores)
+    return Ranks(model, second)
+
+
+def _places(candidates: Candidates, score: Scores) -> Ints:
+    order = np.lexsort(
+        (
+            candidates.object,
+            candidates.subject,
+            candidates.image,
+            -score,
+            candidates.predicate,
+            candidates.cluster,
+        )
+    )
+    cluster, predicate = candidates.cluster[order], candidates.predicate[order]
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = (cluster[1:] != cluster[:-1]) | (predicate[1:] != predicate[:-1])
+    number = np.arange(len(order))
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = number - np.maximum.accumulate(np.where(first, number, 0)) + 1
+    return places
 
 
 def propose(
     candidates: Candidates,
     *,
+    top: int,
     predicates: Sequence[int],
     limit: int,
     seed: int,
+    known: npt.NDArray[np.bool_] | None = None,
 ) -> list[Proposal]:
     """The queue of each predicate: uniform over clusters, best first inside a cluster.
 
+    With a second opinion, best is the smallest mean of both models' ranks; see ``rank``.
+
     Args:
-        candidates: of included clusters, without what is answered or faulty.
+        candidates: of included clusters.
+        top: M of the candidates; see ``rank``.
         predicates: which predicates to propose for, in this order.
         limit: proposals per predicate.
         seed: each predicate draws from its own stream, so that adding one changes no other.
+        known: bool [N], rows to leave out; see ``is_known``. Ranks count them, so that an answer
+            changes no other candidate's rank.
     """
+    ranks = rank(candidates, top)
+    order = ranks.order(candidates)
+    if known is not None:
+        order = order[~known[order]]
     proposals: list[Proposal] = []
-    for predicate, rows in _by_predicate(candidates, predicates):
-        order = _draw_clusters(candidates.cluster[rows], limit, _stream(seed, predicate))
-        proposals.extend(_proposals(candidates, predicate, rows[order]))
+    for predicate in predicates:
+        rows = order[candidates.predicate[order] == predicate]
+        drawn = _draw_clusters(candidates.cluster[rows], limit, _stream(seed, predicate))
+        proposals.extend(_proposals(candidates, ranks, predicate, rows[drawn]))
     return proposals
 
 
-def drop_known(
+def is_known(
     candidates: Candidates,
     *,
     answered: Collection[Answered] = (),
     faulty: Collection[FaultySegment] = (),
-) -> Candidates:
-    """Candidates without answered questions and without faulty segments.
+) -> npt.NDArray[np.bool_]:
+    """Bool [N]: which candidates are answered, or use a faulty segment.
 
     Args:
-        candidates: to filter.
+        candidates: to look at.
         answered: (image id, subject, object, predicate); predicate -1 answers for all of them.
         faulty: (image id, segment position).
     """
     answers, segments = set(answered), set(faulty)
-    touched = {row[0] for row in answers} | {row[0] for row in segments}
-    touched_images = np.array(
-        [image_id in touched for image_id in candidates.image_ids], dtype=bool
-    )
-    keep = np.ones(len(candidates), dtype=bool)
-    if not touched_images.any():
-        return candidates
+    touched = sorted({row[0] for row in answers} | {row[0] for row in segments})
+    image_ids = candidates.images["image_id"]
+    touched_images = pc.is_in(image_ids, pa.array(touched, pa.string())).to_numpy()
+    known = np.zeros(len(candidates), dtype=np.bool_)
     for row in np.flatnonzero(touched_images[candidates.image]):
-        image_id = candidates.image_ids[candidates.image[row]]
+        image_id = image_ids[int(candidates.image[row])].as_py()
         subject, target = int(candidates.subject[row]), int(candidates.object[row])
-        keep[row] = not (
+        known[row] = (
             (image_id, subject) in segments
             or (image_id, target) in segments
             or (image_id, subject, target, int(candidates.predicate[row])) in answers
             or (image_id, subject, target, NO_RELATION) in answers
         )
-    return candidates.take(keep)
-
-
-def _by_predicate(
-    candidates: Candidates, predicates: Sequence[int]
-) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    order = candidates.order()
-    for predicate in predicates:
-        yield predicate, order[candidates.predicate[order] == predicate]
+    return known
 
 
 def _stream(seed: int, predicate: int) -> np.random.Generator:
     return np.random.default_rng([seed, predicate])
 
 
-def _draw_clusters(
-    clusters: npt.NDArray[np.int64], limit: int, random: np.random.Generator
-) -> npt.NDArray[np.int64]:
+def _draw_clusters(clusters: Ints, limit: int, random: np.random.Generator) -> Ints:
     """Positions in ``clusters`` (sorted by cluster, best first) in the order of the draw."""
     _, starts, counts = np.unique(clusters, return_index=True, return_counts=True)
     following = starts.tolist()
@@ -130,17 +197,20 @@ def _draw_clusters(
 
 
 def _proposals(
-    candidates: Candidates, predicate: int, rows: npt.NDArray[np.int64]
+    candidates: Candidates, ranks: Ranks, predicate: int, rows: Ints
 ) -> Iterator[Proposal]:
-    for rank, row in enumerate(rows.tolist()):
-        image = int(candidates.image[row])
+    images = candidates.images.take(candidates.image[rows]).to_pylist()
+    second_score, second_rank = candidates.second_score, ranks.second
+    for number, (row, image) in enumerate(zip(rows.tolist(), images, strict=True)):
         yield Proposal(
             predicate=predicate,
-            rank=rank,
+            rank=number,
             cluster=int(candidates.cluster[row]),
-            image_key=candidates.image_keys[image],
-            image_id=candidates.image_ids[image],
             subject=int(candidates.subject[row]),
             object=int(candidates.object[row]),
             score=float(candidates.score[row]),
+            model_rank=int(ranks.model[row]),
+            second_score=None if second_score is None else float(second_score[row]),
+            second_rank=None if second_rank is None else int(second_rank[row]),
+            **image,
         )

@@ -13,23 +13,19 @@ from haystack import files
 from haystack.errors import InputError
 from haystack.executors.base import Counts, Outputs
 from haystack.pipeline import tables
-from haystack.pipeline.candidates import Candidates, FaultySegment, TopCandidates
-from haystack.pipeline.propose import Answered, drop_known, propose
-from haystack.pipeline.upstream import (
-    ALL,
-    finished,
-    refuse_shared_image_ids,
-    upstream_checksums,
-)
-from haystack.pipeline.workspace import PROPOSALS, Workspace
+from haystack.pipeline.candidates import Candidates, FaultySegment, Ints
+from haystack.pipeline.gather_job import best_of, common_notes
+from haystack.pipeline.propose import Answered, is_known, propose
+from haystack.pipeline.upstream import ALL, upstream_checksums
+from haystack.pipeline.workspace import GATHERED, PROPOSALS, Workspace
 
 
 class ProposeJob:
-    """The queue, from all shards.
+    """The queue, from all that was gathered.
 
     Args:
         workspace: where to read and write; its ``config.propose`` holds.
-        shards: names of the score shards.
+        blocks: names of the gathered blocks.
         answered: questions that have an answer.
         faulty: segments that annotators or the data call wrong.
     """
@@ -39,14 +35,14 @@ class ProposeJob:
     def __init__(
         self,
         workspace: Workspace,
-        shards: Sequence[str],
+        blocks: Sequence[str],
         *,
         answered: Collection[Answered] = (),
         faulty: Collection[FaultySegment] = (),
     ) -> None:
         self._workspace = workspace
         self._config = workspace.config.propose
-        self._score_shards = list(shards)
+        self._blocks = list(blocks)
         self._answered = sorted(set(answered))
         self._faulty = sorted(set(faulty))
 
@@ -55,84 +51,78 @@ class ProposeJob:
         return [ALL]
 
     def inputs(self, shard: str) -> Mapping[str, str]:
-        """All scores."""
-        return upstream_checksums(self._workspace, "score", self._score_shards)
+        """All candidates."""
+        return upstream_checksums(self._workspace, "gather", self._blocks)
 
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
         """Settings, what is included, and what is known by now."""
         return {
             "config": asdict(self._config),
             "predicates": self._workspace.predicate_indices(),
-            "top": self._workspace.config.score.top,
             "included": [cluster.included for cluster in self._workspace.clusters()],
+            "candidates": common_notes(self._workspace, "gather", self._blocks),
             "answered": files.sha256_text(files.canonical_json(self._answered)),
             "faulty": files.sha256_text(files.canonical_json(self._faulty)),
         }
 
     def run(self, shard: str, out: Outputs) -> Counts:
-        """Merge the shards' candidates, drop what is known, and order the rest.
+        """Merge the blocks, rank their candidates, and order those that are not known.
 
-        The notes list under ``exhausted`` each [cluster, predicate, candidates] that has nothing
-        left although the score stage held back more than its best.
+        The notes name the models under ``models``, and list under ``exhausted`` each [cluster,
+        predicate, candidates] that has nothing left although the score stage held back more than
+        its best.
 
         Raises:
-            InputError: a cluster is included that was not when it was scored, or two images have
-                one image id.
+            InputError: a cluster is included that was not when it was scored.
         """
-        refuse_shared_image_ids(self._workspace, self._score_shards)
+        notes = common_notes(self._workspace, "gather", self._blocks)
         included = np.array([cluster.included for cluster in self._workspace.clusters()])
-        shape = (len(included), self._workspace.vocabulary.num_predicates)
-        best = TopCandidates(*shape, self._workspace.config.score.top)
-        scored = np.zeros(shape, dtype=np.int64)
-        cut = np.zeros(shape, dtype=bool)
-        for name in self._score_shards:
-            top = self._top_of(name, included)
-            candidates = self._workspace.candidates(name)
-            candidates = candidates.take(included[candidates.cluster])
-            rows = _group_sizes(candidates, shape)
-            scored += rows
-            cut |= rows >= top
-            best.add(drop_known(candidates, answered=self._answered, faulty=self._faulty))
-        merged = best.result()
-        exhausted = self._exhausted(scored, cut & (_group_sizes(merged, shape) == 0))
+        self._refuse_unscored(np.flatnonzero(included).tolist(), notes["included"])
+        paths = (self._workspace.path(GATHERED, block=block) for block in self._blocks)
+        merged = best_of(paths, notes)
+        merged = merged.take(included[merged.cluster])
+        known = is_known(merged, answered=self._answered, faulty=self._faulty)
         queue = propose(
             merged,
+            top=notes["top"],
             predicates=self._workspace.predicate_indices(),
             limit=self._config.limit,
             seed=self._config.seed,
+            known=known,
         )
         tables.write_proposals(out.path(PROPOSALS), queue)
+        exhausted = self._exhausted(merged, known, notes)
         return Counts(
             inputs=len(merged),
             ok=len(merged),
             extra={"proposals": len(queue), "exhausted_groups": len(exhausted)},
-            notes={"exhausted": exhausted},
+            notes={"exhausted": exhausted, "models": notes["models"]},
         )
 
-    def _top_of(self, shard: str, included: npt.NDArray[np.bool_]) -> int:
-        """The size of the cut in a scored shard; refuses one that lacks an included cluster."""
-        notes = finished(self._workspace, "score", shard).notes
-        missing = sorted(set(np.flatnonzero(included).tolist()) - set(notes.get("included", ())))
+    def _refuse_unscored(self, included: list[int], scored: list[int]) -> None:
+        missing = sorted(set(included) - set(scored))
         if missing:
             clusters = f"cluster{'s'[: len(missing) > 1]} {', '.join(map(str, missing))}"
             raise InputError(
                 f"{clusters} had not been included when the images were scored; "
                 f"run again: haystack score {self._workspace.root}"
             )
-        return int(notes["top"])
 
     def _exhausted(
-        self, scored: npt.NDArray[np.int64], dry: npt.NDArray[np.bool_]
+        self, merged: Candidates, known: npt.NDArray[np.bool_], notes: Mapping[str, Any]
     ) -> list[list[int]]:
+        """Groups of which no candidate is left, and that were cut."""
         asked = set(self._workspace.predicate_indices())
+        held = _group_sizes(merged, notes["shape"])
+        dry = (held >= notes["top"]) & (_group_sizes(merged.take(~known), notes["shape"]) == 0)
         return [
-            [cluster, predicate, int(scored[cluster, predicate])]
+            [cluster, predicate, int(held[cluster, predicate])]
             for cluster, predicate in np.argwhere(dry).tolist()
             if predicate in asked
         ]
 
 
-def _group_sizes(candidates: Candidates, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
+def _group_sizes(candidates: Candidates, shape: Sequence[int]) -> Ints:
     """Candidates of each cluster and predicate: int64 [clusters, predicates]."""
     sizes = np.zeros(shape, dtype=np.int64)
     np.add.at(sizes, (candidates.cluster, candidates.predicate), 1)

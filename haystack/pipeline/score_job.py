@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,13 +20,29 @@ from haystack.io.images import read_rgb
 from haystack.models.relation.inputs import SceneInput, scene_input
 from haystack.models.relation.protocol import RelationModel
 from haystack.pipeline import tables
-from haystack.pipeline.candidates import FaultySegment, TopCandidates
+from haystack.pipeline.candidates import FaultySegment
 from haystack.pipeline.propose import Answered
 from haystack.pipeline.score import PlausibleTriplets, SceneInCluster, score_images
+from haystack.pipeline.top_candidates import TopCandidates
 from haystack.pipeline.upstream import ALL, refuse_shared_image_ids, upstream_checksums
 from haystack.pipeline.workspace import ASSIGNMENTS, CANDIDATES, SEGMENTED, Workspace
-from haystack.scene_graph import SceneGraph
+from haystack.scene_graph import SceneGraph, segments_identity
 from haystack.statistics import TripletStatistics
+
+
+@dataclass(frozen=True)
+class ScoringModel:
+    """A relation model that gives its opinion.
+
+    Args:
+        name: for people; recorded with the scores.
+        hash: changes when the model's answers may have changed.
+        load: loads it; called when the first shard needs it.
+    """
+
+    name: str
+    hash: str
+    load: Callable[[], RelationModel]
 
 
 class ScoreJob:
@@ -34,8 +51,8 @@ class ScoreJob:
     Args:
         workspace: where to read and write; its ``config.score`` holds.
         shards: names of the segment shards.
-        load_model: loads the relation model; called when the first shard needs it.
-        model_hash: changes when the model's answers may have changed.
+        model: the relation model.
+        second: a second model; its opinion counts as much.
         statistics: training counts for the plausibility filter.
         answered: questions that have an answer; what is known is no candidate, so that it takes
             no place among the best.
@@ -50,8 +67,8 @@ class ScoreJob:
         workspace: Workspace,
         shards: Sequence[str],
         *,
-        load_model: Callable[[], RelationModel],
-        model_hash: str,
+        model: ScoringModel,
+        second: ScoringModel | None = None,
         statistics: TripletStatistics,
         answered: Collection[Answered] = (),
         faulty: Collection[FaultySegment] = (),
@@ -59,8 +76,7 @@ class ScoreJob:
         self._workspace = workspace
         self._config = workspace.config.score
         self._shards = list(shards)
-        self._load_model = load_model
-        self._model_hash = model_hash
+        self._opinions = [model] if second is None else [model, second]
         self._plausible = PlausibleTriplets.from_statistics(
             statistics, min_count=self._config.min_count
         )
@@ -73,15 +89,16 @@ class ScoreJob:
         self._ids_are_checked = False
 
     @cached_property
-    def _model(self) -> RelationModel:
-        model = self._load_model()
+    def _models(self) -> list[RelationModel]:
         expected = self._workspace.vocabulary.num_predicates
-        if model.num_predicates != expected:
-            raise InputError(
-                f"the relation model scores {model.num_predicates} predicates and the vocabulary "
-                f"has {expected}; use a model that was trained on this vocabulary"
-            )
-        return model
+        models = [opinion.load() for opinion in self._opinions]
+        for model in models:
+            if model.num_predicates != expected:
+                raise InputError(
+                    f"the relation model scores {model.num_predicates} predicates and the "
+                    f"vocabulary has {expected}; use a model that was trained on this vocabulary"
+                )
+        return models
 
     @cached_property
     def _clusters(self) -> dict[str, str]:
@@ -115,7 +132,7 @@ class ScoreJob:
         """Model, filter, size of the cut, included clusters, and what is known of its images."""
         ids = tables.read_segmented_ids(self._workspace.path(SEGMENTED, shard=shard)).values()
         return {
-            "model": self._model_hash,
+            "models": [opinion.hash for opinion in self._opinions],
             "filter": self._filter_hash,
             "top": self._config.top,
             "answered": {i: self._answered[i] for i in ids if i in self._answered},
@@ -126,21 +143,22 @@ class ScoreJob:
     def run(self, shard: str, out: Outputs) -> Counts:
         """Score the shard's images that lie in included clusters.
 
-        The notes tell the later stages the size of the cut and the clusters that were included.
+        The notes tell the later stages the size of the cut, the clusters that were included, and
+        who scored.
         """
         if not self._ids_are_checked:
             refuse_shared_image_ids(self._workspace, self._shards)
             self._ids_are_checked = True
-        best = TopCandidates(
-            len(self._included), self._workspace.vocabulary.num_predicates, self._config.top
-        )
+        shape = (len(self._included), self._workspace.vocabulary.num_predicates)
+        best = TopCandidates(*shape, self._config.top, opinions=len(self._opinions))
         left_out = {"excluded": 0, "unclustered": 0}
         with _one_thread():
             counts = score_images(
                 self._scenes(shard, left_out, out),
-                self._model,
+                self._models[0],
                 self._plausible,
                 best,
+                second=self._models[1] if len(self._models) > 1 else None,
                 batch_size=self._config.batch_size,
             )
         result = best.result()
@@ -156,7 +174,12 @@ class ScoreJob:
                 "full_groups": best.full_groups(),
                 "without_no_relation": counts.without_no_relation,
             },
-            notes={"top": self._config.top, "included": np.flatnonzero(self._included).tolist()},
+            notes={
+                "top": self._config.top,
+                "included": np.flatnonzero(self._included).tolist(),
+                "shape": shape,
+                "models": [{"name": each.name, "hash": each.hash} for each in self._opinions],
+            },
         )
 
     def _scenes(
@@ -173,12 +196,15 @@ class ScoreJob:
                 yield SceneInCluster(
                     image.image_key,
                     cluster,
-                    scene_of(image, self._picture(image) if self._model.reads_images else None),
+                    segments=segments_identity(image.segments),
+                    scene=scene_of(image, self._picture(image)),
                     faulty={*image.faulty, *self._faulty.get(image.image_id, ())},
                     answered=self._answered.get(image.image_id, ()),
                 )
 
-    def _picture(self, image: tables.SegmentedImage) -> npt.NDArray[np.uint8]:
+    def _picture(self, image: tables.SegmentedImage) -> npt.NDArray[np.uint8] | None:
+        if not any(model.reads_images for model in self._models):
+            return None
         content = self._workspace.source.read(image.image_key)
         return read_rgb(content, size=(image.height, image.width), path=image.image_key)
 

@@ -7,7 +7,7 @@ written in random order), Parquet rows come in a fixed order.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,12 +23,15 @@ from safetensors.numpy import save_file
 from haystack import files
 from haystack.errors import InputError
 from haystack.io.panoptic_png import IdMap, read_panoptic_png
-from haystack.pipeline.candidates import Candidates
+from haystack.pipeline.candidates import IMAGES, Candidates
 from haystack.pipeline.propose import Proposal
 from haystack.scene_graph import Segment
 
 SEGMENT_ROW_GROUP = 64
 """Images a row group: reading one image's masks decodes no more than this many."""
+
+CANDIDATE_ROW_GROUP = 1 << 17
+"""Candidates a row group: how many are in memory at a time where files are merged."""
 
 _METADATA = "haystack"
 _SEGMENT_TYPE = pa.struct(
@@ -55,15 +58,18 @@ _SEGMENTED = pa.schema(
 _ASSIGNMENTS = pa.schema(
     [("image_key", pa.string()), ("cluster", pa.int32()), ("distance", pa.float32())]
 )
+_REPEATED = pa.dictionary(pa.int32(), pa.string())
 _CANDIDATES = pa.schema(
     [
         ("cluster", pa.int32()),
         ("predicate", pa.int32()),
-        ("image_key", pa.string()),
-        ("image_id", pa.string()),
+        ("image_key", _REPEATED),
+        ("image_id", _REPEATED),
+        ("segments", _REPEATED),
         ("subject", pa.int32()),
         ("object", pa.int32()),
         ("score", pa.float32()),
+        ("second_score", pa.float32()),
     ]
 )
 _PROPOSALS = pa.schema(
@@ -76,6 +82,10 @@ _PROPOSALS = pa.schema(
         ("subject", pa.int32()),
         ("object", pa.int32()),
         ("score", pa.float32()),
+        ("model_rank", pa.int32()),
+        ("second_score", pa.float32()),
+        ("second_rank", pa.int32()),
+        ("segments", pa.string()),
     ]
 )
 
@@ -249,12 +259,16 @@ def _segmented_file(path: Path) -> pq.ParquetFile:
     file = _parquet(path)
     if not file.schema_arrow.equals(_SEGMENTED):
         file.close()
-        raise InputError(
-            "this file has other columns than this version of Haystack writes; run haystack "
-            "segment again",
-            path=path,
-        )
+        raise _other_columns(path, "segment")
     return file
+
+
+def _other_columns(path: Path, stage: str) -> InputError:
+    return InputError(
+        "this file has other columns than this version of Haystack writes; run haystack "
+        f"{stage} again",
+        path=path,
+    )
 
 
 def _groups(
@@ -295,32 +309,76 @@ def read_segmented_ids(path: Path) -> dict[str, str]:
 
 def write_candidates(path: Path, candidates: Candidates) -> None:
     """Write candidates as Parquet, in their order."""
-    images = candidates.image.tolist()
-    columns = (
-        candidates.cluster,
-        candidates.predicate,
-        [candidates.image_keys[i] for i in images],
-        [candidates.image_ids[i] for i in images],
-        candidates.subject,
-        candidates.object,
-        candidates.score,
+    image = pa.array(candidates.image, pa.int32())
+    second = candidates.second_score
+    columns = {
+        **{name: getattr(candidates, name) for name in ("cluster", "predicate")},
+        **{
+            name: pa.DictionaryArray.from_arrays(image, candidates.images[name].combine_chunks())
+            for name in IMAGES.names
+        },
+        **{name: getattr(candidates, name) for name in ("subject", "object", "score")},
+        "second_score": pa.nulls(len(candidates), pa.float32()) if second is None else second,
+    }
+    pq.write_table(
+        _table(list(columns.values()), _CANDIDATES),
+        path,
+        row_group_size=CANDIDATE_ROW_GROUP,
+        compression="zstd",
+        use_dictionary=[name for name in _CANDIDATES.names if "score" not in name],
+        column_encoding=dict.fromkeys(("score", "second_score"), "BYTE_STREAM_SPLIT"),
     )
-    pq.write_table(_table(columns, _CANDIDATES), path)
+
+
+Hopeful = Callable[[Candidates], npt.NDArray[np.bool_]]
+"""Which candidates are worth reading in full; their images are not listed yet."""
+
+
+def stream_candidates(path: Path, hopeful: Hopeful | None = None) -> Iterator[Candidates]:
+    """Read candidates, one row group after the other.
+
+    Args:
+        path: the shard.
+        hopeful: rows to read; names of images are read only where it passes some.
+    """
+    with _parquet(path, read_dictionary=IMAGES.names) as file:
+        if not file.schema_arrow.equals(_CANDIDATES):
+            raise _other_columns(path, "score")
+        for group in range(file.num_row_groups):
+            numbers = file.read_row_group(group, columns=_NUMBERS)
+            images = IMAGES.empty_table()
+            part = Candidates(images, image=np.zeros(len(numbers), np.int64), **_numbers(numbers))
+            rows = np.arange(len(numbers)) if hopeful is None else np.flatnonzero(hopeful(part))
+            if len(rows):
+                names = file.read_row_group(group, columns=IMAGES.names)
+                named = [names[name].combine_chunks().take(rows) for name in IMAGES.names]
+                yield Candidates.from_columns(*named, **_numbers(numbers.take(rows)))
+
+
+_NUMBERS = ["cluster", "predicate", "subject", "object", "score", "second_score"]
+
+
+def _numbers(table: pa.Table) -> dict[str, Any]:
+    """The columns of candidates that are no strings."""
+    second = table["second_score"]
+    return {
+        **{name: table[name].to_numpy().astype(np.int64) for name in _NUMBERS[:4]},
+        "score": table["score"].to_numpy(),
+        "second_score": second.to_numpy() if len(second) and not second.null_count else None,
+    }
+
+
+def count_rows(path: Path) -> int:
+    """Rows of a Parquet file; reads none."""
+    with _parquet(path) as file:
+        return int(file.metadata.num_rows)
 
 
 def read_candidates(path: Path) -> Candidates:
     """Read candidates."""
-    table = _read_table(path)
-    keys = table["image_key"].to_pylist()
-    return Candidates.from_keys(
-        keys,
-        dict(zip(keys, table["image_id"].to_pylist(), strict=True)),
-        score=table["score"].to_numpy(),
-        **{
-            name: table[name].to_numpy().astype(np.int64)
-            for name in ("cluster", "predicate", "subject", "object")
-        },
-    )
+    table = _read_table(path, read_dictionary=IMAGES.names)
+    images = [table[name].unify_dictionaries().combine_chunks() for name in IMAGES.names]
+    return Candidates.from_columns(*images, **_numbers(table))
 
 
 def write_proposals(path: Path, proposals: Sequence[Proposal]) -> None:
@@ -418,14 +476,14 @@ def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    with _parquet(path) as file:
+def _read_table(path: Path, columns: list[str] | None = None, **options: Any) -> pa.Table:
+    with _parquet(path, **options) as file:
         return file.read(columns=columns)
 
 
-def _parquet(path: Path) -> pq.ParquetFile:
+def _parquet(path: Path, **options: Any) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(path, **options)
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(f"cannot read this Parquet file: {error}", path=path) from error
 

@@ -9,7 +9,7 @@ from haystack.executors.base import Counts, Outputs, manifest_path
 from haystack.executors.manifest import CurrentChecksums, Manifest, read_manifest
 from haystack.io.images import Content, ImageSource
 from haystack.pipeline import tables
-from haystack.pipeline.workspace import SEGMENTED, Workspace, missing_stage
+from haystack.pipeline.workspace import SEGMENTED, Workspace, missing_stage, verb_of
 
 ALL = "all"
 """The one shard of a stage that works on all shards at once."""
@@ -41,7 +41,7 @@ def upstream_checksums(workspace: Workspace, stage: str, shards: Sequence[str]) 
         if changed is not None:
             raise InputError(
                 f"the stage '{stage}' was made from an earlier '{changed}'; "
-                f"run again: haystack {stage} {workspace.root}"
+                f"run again: haystack {verb_of(stage)} {workspace.root}"
             )
         checksums.update(manifest.checksums())
     return checksums

@@ -35,6 +35,7 @@ CLUSTERS = "cluster/clusters.yaml"
 CONTACT_SHEET = "cluster/sheets/{cluster:03d}.jpg"
 SEGMENTED = "segment/{shard}.parquet"
 CANDIDATES = "score/{shard}.parquet"
+GATHERED = "gather/{block}.parquet"
 PROPOSALS = "proposals.parquet"
 EXPORTED = "export/annotation.json"
 
@@ -212,8 +213,14 @@ class Workspace:
 def missing_stage(root: Path, stage: str, path: Path) -> InputError:
     """The error for an output that its stage has not made yet."""
     return InputError(
-        f"the stage '{stage}' has not made this file yet; run: haystack {stage} {root}", path=path
+        f"the stage '{stage}' has not made this file yet; run: haystack {verb_of(stage)} {root}",
+        path=path,
     )
+
+
+def verb_of(stage: str) -> str:
+    """The verb that runs a stage: its name, but candidates are gathered by ``propose``."""
+    return "propose" if stage == "gather" else stage
 
 
 def _versions() -> dict[str, str]:

@@ -303,7 +303,7 @@ def test_an_empty_queue_says_why(capsys, campaign, tmp_path):
     assert stage(capsys, root, "cluster", "cluster.k=2")[0] == 0
     code, out, _ = run(capsys, "status", root / "work", "--json")
     states = {row["stage"]: row["state"] for row in json.loads(out)["stages"]}
-    assert list(states) == ["embed", "cluster", "segment", "score", "propose"]
+    assert list(states) == ["embed", "cluster", "segment", "score", "gather", "propose"]
     assert states["score"] == "outdated by cluster"
     assert states["segment"] == "up to date"
     code, _, err = stage(capsys, root, "propose")

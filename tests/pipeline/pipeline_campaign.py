@@ -24,9 +24,10 @@ from haystack.pipeline.cluster_job import ClusterJob
 from haystack.pipeline.embed_job import EmbedJob
 from haystack.pipeline.export import ExportLabels
 from haystack.pipeline.export_job import ExportJob
+from haystack.pipeline.gather_job import GatherJob
 from haystack.pipeline.propose import Answered
 from haystack.pipeline.propose_job import ProposeJob
-from haystack.pipeline.score_job import ScoreJob
+from haystack.pipeline.score_job import ScoreJob, ScoringModel
 from haystack.pipeline.segment_job import SegmentJob
 from haystack.pipeline.segmenters.precomputed import PrecomputedSegmenter
 from haystack.pipeline.workspace import CLUSTERS, Workspace
@@ -34,7 +35,7 @@ from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_trip
 from haystack.statistics import TripletStatistics
 from haystack.vocabulary import Vocabulary
 
-STAGES = ("embed", "cluster", "segment", "score", "propose", "export")
+STAGES = ("embed", "cluster", "segment", "score", "gather", "propose", "export")
 HEIGHT, WIDTH = 36, 48
 NUM_IMAGES = 11
 BROKEN = "image-03.jpg"
@@ -142,6 +143,7 @@ class Campaign:
     overrides: tuple[str, ...] = ()
     model: FakeRelationModel = field(default_factory=FakeRelationModel)
     model_hash: str = "fake"
+    second: ScoringModel | None = None
     shard_size: int = 4
     labelled: int = 5
     answered: list[Answered] = field(default_factory=list)
@@ -193,13 +195,15 @@ class Campaign:
             return ScoreJob(
                 self.workspace,
                 self.source.shards(),
-                load_model=lambda: self.model,
-                model_hash=self.model_hash,
+                model=ScoringModel("fake", self.model_hash, lambda: self.model),
+                second=self.second,
                 statistics=TripletStatistics.from_graphs(self.dataset.graphs, 5, 4),
                 answered=self.answered,
             )
+        if stage == "gather":
+            return GatherJob(self.workspace, self.source.shards())
         if stage == "propose":
-            return ProposeJob(self.workspace, self.source.shards(), answered=self.answered)
+            return ProposeJob(self.workspace, self.job("gather").shards(), answered=self.answered)
         return ExportJob(self.workspace, self.labels)
 
     def run(self, *stages: str) -> dict[str, object]:

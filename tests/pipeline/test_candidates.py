@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haystack.pipeline import candidates as candidates_module
-from haystack.pipeline.candidates import Candidates, TopCandidates, concatenate
+from haystack.pipeline import top_candidates
+from haystack.pipeline.candidates import Candidates
+from haystack.pipeline.propose import rank
+from haystack.pipeline.top_candidates import TopCandidates
 
 Row = tuple[int, int, str, int, int, float]
 
@@ -29,9 +33,10 @@ rows_strategy = st.lists(
 def build(rows: list[Row]) -> Candidates:
     columns = list(zip(*rows, strict=True)) if rows else [()] * 6
     keys = list(columns[2])
-    return Candidates.from_keys(
+    return Candidates.from_columns(
         keys,
-        {key: f"id of {key}" for key in keys},
+        [f"id of {key}" for key in keys],
+        [f"segments of {key}" for key in keys],
         cluster=np.array(columns[0], dtype=np.int64),
         predicate=np.array(columns[1], dtype=np.int64),
         subject=np.array(columns[3], dtype=np.int64),
@@ -41,11 +46,12 @@ def build(rows: list[Row]) -> Candidates:
 
 
 def listed(found: Candidates) -> list[Row]:
+    keys = found.images["image_key"].to_pylist()
     return [
         (
             int(found.cluster[row]),
             int(found.predicate[row]),
-            found.image_keys[found.image[row]],
+            keys[found.image[row]],
             int(found.subject[row]),
             int(found.object[row]),
             float(found.score[row]),
@@ -73,7 +79,7 @@ def test_equals_the_global_sort_for_any_sharding_and_order(
     bounds = [0, *cuts, len(rows)]
     compact_rows = data.draw(st.sampled_from([1, 7, 1 << 16]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(candidates_module, "_COMPACT_ROWS", compact_rows)
+        patch.setattr(top_candidates, "_COMPACT_ROWS", compact_rows)
         best = TopCandidates(3, 2, top)
         for start, end in pairwise(bounds):
             best.add(build(shuffled[start:end]))
@@ -98,17 +104,36 @@ def test_tops_of_shards_merge_to_the_top_of_all(rows: list[Row], top: int, cut: 
 def test_memory_is_bounded_and_images_that_dropped_out_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(candidates_module, "_COMPACT_ROWS", 8)
+    monkeypatch.setattr(top_candidates, "_COMPACT_ROWS", 8)
     best = TopCandidates(1, 1, 3)
     for number in range(200):
         best.add(build([(0, 0, f"{number:03d}.jpg", 0, 1, float(number))]))
         assert len(best._kept) <= 3
         assert best._pending_rows < 8
+        assert best._num_images < 3 + 8 + 8
     result = best.result()
-    assert result.image_keys == ("197.jpg", "198.jpg", "199.jpg")
-    assert result.image_ids == ("id of 197.jpg", "id of 198.jpg", "id of 199.jpg")
-    assert best.floor[0, 0] == 197
+    assert result.images.to_pylist() == [
+        {
+            "image_key": f"{number}.jpg",
+            "image_id": f"id of {number}.jpg",
+            "segments": f"segments of {number}.jpg",
+        }
+        for number in (197, 198, 199)
+    ]
+    assert best.floor.tolist() == [[[197]]]
     assert best.full_groups() == 1
+
+
+def test_images_are_forgotten_where_few_rows_name_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top_candidates, "_COMPACT_IMAGES", 16)
+    best = TopCandidates(1, 1, 3)
+    images = build([(0, 0, f"{number}.jpg", 0, 1, 0.0) for number in range(10)])
+    for number in range(100):
+        row = images.take(np.array([number % 10]))
+        row = replace(row, score=np.array([number], dtype=np.float32))
+        best.add(row)
+        assert best._num_images <= 16 + 10
+    assert listed(best.result()) == [(0, 0, f"{n % 10}.jpg", 0, 1, n) for n in (99, 98, 97)]
 
 
 def test_a_tie_with_the_last_place_is_decided_by_image_key() -> None:
@@ -120,8 +145,71 @@ def test_a_tie_with_the_last_place_is_decided_by_image_key() -> None:
 
 
 def test_nothing_in_nothing_out() -> None:
-    assert len(concatenate([])) == 0
     best = TopCandidates(2, 2, 3)
     best.add(Candidates.empty())
     assert len(best.result()) == 0
     assert best.full_groups() == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=rows_strategy, top=st.integers(1, 5), data=st.data())
+def test_of_two_opinions_both_lists_are_kept_for_any_sharding_and_order(
+    rows: list[Row], top: int, data: st.DataObject
+) -> None:
+    """Brute force: all ranks by both scores, those beyond M counted as M + 1."""
+    coarse = st.sampled_from([-1.0, -0.0, 0.0, 2.5])
+    second = data.draw(st.lists(coarse, min_size=len(rows), max_size=len(rows)))
+    both = data.draw(st.permutations(list(zip(rows, second, strict=True))))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
+    shards = []
+    for start, end in pairwise([0, *cuts, len(rows)]):
+        best = TopCandidates(3, 2, top, opinions=2)
+        best.add(with_second(both[start:end]))
+        shards.append(best.result())
+    merged = TopCandidates(3, 2, top, opinions=2)
+    for shard in data.draw(st.permutations(shards)):
+        merged.add(shard)
+    found = merged.result()
+    ranks = rank(found, top)
+    order = ranks.order(found)
+    asked = [listed(found)[row][:5] for row in order]
+
+    expected = []
+    for group in sorted({row[:2] for row, _ in both}):
+        members = [(row, other) for row, other in both if row[:2] == group]
+        by_first = sorted(members, key=lambda m: (-m[0][5], m[0][2:5]))
+        by_second = sorted(members, key=lambda m: (-m[1], m[0][2:5]))
+        for member in members:
+            first, other = by_first.index(member) + 1, by_second.index(member) + 1
+            if min(first, other) <= top:
+                first, other = min(first, top + 1), min(other, top + 1)
+                expected.append((group, first + other, first, member[0][:5]))
+    assert asked == [row[3] for row in sorted(expected)]
+    assert ranks.model[order].tolist() == [row[2] for row in sorted(expected)]
+    sums = (ranks.model + ranks.second)[order].tolist()
+    assert sums == [row[1] for row in sorted(expected)]
+
+
+def with_second(rows: list[tuple[Row, float]]) -> Candidates:
+    second = np.array([other for _, other in rows], dtype=np.float32)
+    return replace(build([row for row, _ in rows]), second_score=second)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_keeps_the_same_rows() -> None:
+    random = np.random.default_rng(0)
+    rows = [
+        (int(c), int(p), f"{i:03d}.jpg", int(s), int(o), float(round(v, 1)))
+        for c, p, i, s, o, v in zip(
+            *random.integers(0, 3, (2, 5000)),
+            *random.integers(0, 40, (3, 5000)),
+            random.normal(size=5000),
+            strict=True,
+        )
+    ]
+    rows = list({row[:5]: row for row in rows}.values())
+    best = [TopCandidates(3, 3, 50, device=device) for device in ("cpu", "cuda")]
+    for each in best:
+        each.add(build(rows[:2000]))
+        each.add(build(rows[2000:]))
+    assert listed(best[0].result()) == listed(best[1].result())

@@ -90,14 +90,14 @@ def test_only_what_depends_on_a_change_runs_again(tmp_path: Path, source_root: P
 
     assert done("embed.device=cpu", "embed.batch_size=5") == {}
     assert done("propose.seed=4") == {"propose": 1}
-    assert done("propose.seed=4", model_hash="retrained") == {"score": 3}, (
-        "equal scores give equal files, so the queue stands"
-    )
-    assert done() == {"score": 3, "propose": 1}
+    retrained = done("propose.seed=4", model_hash="retrained")
+    assert retrained == {"score": 3, "gather": 1, "propose": 1}
+    assert done() == {"score": 3, "gather": 1, "propose": 1}
     assert done("cluster.sheet_images=2") == {"cluster": 1}, "contact sheets matter to nobody else"
     assert done("cluster.sheet_images=2", "cluster.seed=1") == {
         "cluster": 1,
         "score": 3,
+        "gather": 1,
         "propose": 1,
     }
     shutil.copy(source / "images/image-09.jpg", source / "images/image-10.jpg")
@@ -174,7 +174,7 @@ def edit_list(campaign: Campaign, edit: Callable[[list[dict[str, object]]], obje
 def test_removed_or_added_clusters_are_an_error_of_every_stage(
     campaign: Campaign, edit: Callable[[list[dict[str, object]]], object], message: str
 ) -> None:
-    campaign.run("embed", "cluster", "segment", "score")
+    campaign.run("embed", "cluster", "segment", "score", "gather")
     edit_list(campaign, edit)
     (campaign.root / "cluster/sheets/000.jpg").unlink()  # makes the stage run again
     for stage in ("propose", "score", "cluster"):
@@ -187,7 +187,8 @@ def test_changed_inputs_outdate_a_stage_and_are_named(campaign: Campaign) -> Non
     job = campaign.job("score")
     inputs = job.inputs("000001")
     assert set(inputs) == {"segment/000001.parquet", "cluster/assignments.parquet"}
-    assert set(campaign.job("propose").inputs("all")) == {
+    assert set(campaign.job("propose").inputs("all")) == {"gather/block-0000.parquet"}
+    assert set(campaign.job("gather").inputs("block-0000")) == {
         f"score/{shard}.parquet" for shard in campaign.source.shards()
     }
     assert campaign.job("embed").inputs("000001") == campaign.job("segment").inputs("000001") == {}
@@ -224,7 +225,7 @@ def test_images_of_two_tars_that_took_one_record_are_refused(
     with pytest.raises(InputError, match=twice):
         campaign.run("score")
     with pytest.raises(InputError, match=twice):
-        campaign.job("propose").run("all", Outputs(campaign.root))
+        campaign.job("gather").run("block-0000", Outputs(campaign.root))
 
 
 def test_names_that_repeat_in_folders_take_no_record_twice(
@@ -268,7 +269,7 @@ def test_a_file_is_no_workspace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("stage", "missing"),
-    [("cluster", "embed"), ("score", "segment"), ("propose", "score")],
+    [("cluster", "embed"), ("score", "segment"), ("gather", "score"), ("propose", "propose")],
 )
 def test_a_stage_before_its_input_says_what_to_run(
     campaign: Campaign, stage: str, missing: str

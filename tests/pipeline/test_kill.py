@@ -15,6 +15,7 @@ STAGES = (
     "segment",
     "cluster:cluster.k=3",
     "score:score.top=3",
+    "gather",
     "propose:propose.seed=5",
     "export:labelled=4",  # its older outputs hold masks that the new ones do not
 )
@@ -41,7 +42,15 @@ def report(tmp_path_factory: pytest.TempPathFactory, source_root: Path) -> dict[
 
 @pytest.mark.parametrize(
     ("stage", "least_points"),
-    [("embed", 7), ("segment", 7), ("cluster", 12), ("score", 7), ("propose", 4), ("export", 8)],
+    [
+        ("embed", 7),
+        ("segment", 7),
+        ("cluster", 12),
+        ("score", 7),
+        ("gather", 4),
+        ("propose", 4),
+        ("export", 8),
+    ],
 )
 def test_killed_anywhere_and_resumed_equals_undisturbed(
     report: dict[str, Any], stage: str, least_points: int

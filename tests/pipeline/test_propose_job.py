@@ -58,7 +58,7 @@ def test_excluding_at_proposal_time_needs_no_new_scores(campaign: Campaign) -> N
     campaign.run()
     edit_clusters(campaign, included=False)
     again = Campaign(campaign.root, campaign.source_root)
-    again.run("propose")
+    again.run("gather", "propose")
     assert all(row.cluster != 1 for row in again.workspace.proposals())
 
 
@@ -67,7 +67,7 @@ def test_answered_and_faulty_leave_the_queue(campaign: Campaign) -> None:
     first, second = campaign.workspace.proposals()[:2]
     job = ProposeJob(
         campaign.workspace,
-        campaign.source.shards(),
+        campaign.job("gather").shards(),
         answered=[(first.image_id, first.subject, first.object, first.predicate)],
         faulty=[(second.image_id, second.subject)],
     )
@@ -84,12 +84,12 @@ def test_answered_and_faulty_leave_the_queue(campaign: Campaign) -> None:
 def test_a_cluster_included_after_scoring_asks_for_new_scores(campaign: Campaign) -> None:
     campaign.run("embed", "cluster", "segment")
     edit_clusters(campaign, included=False)
-    Campaign(campaign.root, campaign.source_root).run("score", "propose")
+    Campaign(campaign.root, campaign.source_root).run("score", "gather", "propose")
     edit_clusters(campaign, included=True)
     with pytest.raises(InputError, match=r"cluster 1 had not been included .*: haystack score"):
-        Campaign(campaign.root, campaign.source_root).run("propose")
+        Campaign(campaign.root, campaign.source_root).run("gather", "propose")
     again = Campaign(campaign.root, campaign.source_root)
-    again.run("score", "propose")
+    again.run("score", "gather", "propose")
     assert any(row.cluster == 1 for row in again.workspace.proposals())
 
 
@@ -98,7 +98,7 @@ def test_fewer_clusters_than_were_scored_ask_for_new_scores(campaign: Campaign) 
     fewer = Campaign(campaign.root, campaign.source_root, ("cluster.k=2",))
     fewer.run("cluster")
     with pytest.raises(InputError, match="'score' was made from an earlier 'cluster'"):
-        fewer.run("propose")
+        fewer.run("gather", "propose")
 
 
 def test_only_full_groups_with_nothing_left_are_exhausted(campaign: Campaign) -> None:
@@ -108,25 +108,19 @@ def test_only_full_groups_with_nothing_left_are_exhausted(campaign: Campaign) ->
         rows = campaign.workspace.candidates(shard)
         for group in zip(rows.cluster.tolist(), rows.predicate.tolist(), strict=True):
             sizes[group] = sizes.get(group, 0) + 1
-    full = {
-        (int(c), int(p))
-        for shard in campaign.source.shards()
-        for rows in [campaign.workspace.candidates(shard)]
-        for c, p in {*zip(rows.cluster.tolist(), rows.predicate.tolist(), strict=True)}
-        if ((rows.cluster == c) & (rows.predicate == p)).sum() == 7
-    }
+    full = {group for group, size in sizes.items() if size >= 7}
     assert full
     assert full < set(sizes)
     images = [g.image_id for g in campaign.dataset.graphs]
     pairs = [(image, s, o) for image in images for s in range(4) for o in range(4) if s != o]
     campaign.answered = [(*pair, -1) for pair in pairs]
-    campaign.run("propose")
+    campaign.run("gather", "propose")
     manifest = read_manifest(campaign.root, "propose", "all")
-    expected = [[*group, sizes[group]] for group in sorted(full)]
+    expected = [[*group, 7] for group in sorted(full)]
     assert manifest.notes["exhausted"] == expected
     assert manifest.counts["exhausted_groups"] == len(expected)
     campaign.answered = [(*pair, -1) for pair in pairs[12:]]  # one image is left
-    campaign.run("propose")
+    campaign.run("gather", "propose")
     left = {(row.cluster, row.predicate) for row in campaign.workspace.proposals()}
     assert left
     notes = read_manifest(campaign.root, "propose", "all").notes

@@ -5,18 +5,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+import torch
 from pipeline_campaign import FakeRelationModel
 from scipy.special import log_softmax, logsumexp
 
 from haystack.errors import HaystackError, InputError
 from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
-from haystack.pipeline.candidates import Candidates, TopCandidates
+from haystack.pipeline.candidates import Candidates
 from haystack.pipeline.score import (
     PlausibleTriplets,
     SceneInCluster,
     log_ratio,
     score_images,
 )
+from haystack.pipeline.top_candidates import TopCandidates
 from haystack.scene_graph import SceneGraph, Segment, as_triplets
 from haystack.statistics import TripletStatistics
 
@@ -54,11 +56,10 @@ def score(
 
 
 def test_log_ratio_is_the_logit_difference() -> None:
-    logits = np.array([[1e4, -1e4, 0.0], [800.0, 799.0, -1e30]], dtype=np.float32)
-    none = np.array([-1e4, 3.0], dtype=np.float32)
-    found = log_ratio(logits, none)
-    np.testing.assert_array_equal(found, [[2e4, 0, 1e4], [797, 796, np.float32(-1e30)]])
-    assert found.dtype == np.float32
+    logits = torch.tensor([[1e4, -1e4, 0.0], [800.0, 799.0, -1e30]])
+    found = log_ratio(logits, torch.tensor([-1e4, 3.0]))
+    assert found.tolist() == [[2e4, 0, 1e4], [797, 796, np.float32(-1e30)]]
+    assert found.dtype == torch.float32
 
 
 def test_log_ratio_equals_the_ratio_of_softmax_outputs() -> None:
@@ -67,7 +68,8 @@ def test_log_ratio_equals_the_ratio_of_softmax_outputs() -> None:
     none = random.normal(size=20)
     logs = log_softmax(np.concatenate([logits, none[:, None]], axis=1), axis=1)
     expected = logs[:, :-1] - logs[:, -1:]
-    np.testing.assert_allclose(log_ratio(logits, none), expected, rtol=1e-5, atol=1e-6)
+    found = log_ratio(torch.from_numpy(logits), torch.from_numpy(none))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_without_no_relation_it_is_the_log_odds_of_the_own_score() -> None:
@@ -76,19 +78,19 @@ def test_without_no_relation_it_is_the_log_odds_of_the_own_score() -> None:
         [random.normal(size=(20, 5)) * 3, [[700.0, -700, 0, 1, 2], [5.0, 5, 5, 5, 5]]]
     )
     others = [[logsumexp(np.delete(row, predicate)) for predicate in range(5)] for row in logits]
-    np.testing.assert_allclose(
-        log_ratio(logits, None), logits - np.array(others), rtol=1e-5, atol=1e-6
-    )
+    found = log_ratio(torch.from_numpy(logits), None)
+    np.testing.assert_allclose(found, logits - np.array(others), rtol=1e-5, atol=1e-6)
+    assert log_ratio(torch.empty((0, 5)), None).shape == (0, 5)
     with pytest.raises(InputError, match="at least two predicates"):
-        log_ratio(np.zeros((2, 1)), None)
+        log_ratio(torch.zeros((2, 1)), None)
 
 
 def test_every_ordered_pair_of_distinct_segments_is_a_candidate() -> None:
     found, counts = score([scene("a", [0, 1, 2]), scene("b", [1, 1])], FakeRelationModel())
     assert (counts.images, counts.pairs, counts.candidates) == (2, 6 + 2, (6 + 2) * 4)
+    keys = found.images["image_key"].to_pylist()
     rows = {
-        (found.image_keys[i], s, o)
-        for i, s, o in zip(found.image, found.subject, found.object, strict=True)
+        (keys[i], s, o) for i, s, o in zip(found.image, found.subject, found.object, strict=True)
     }
     assert rows == {("a.jpg", s, o) for s in range(3) for o in range(3) if s != o} | {
         ("b.jpg", 0, 1),
@@ -100,7 +102,7 @@ def test_every_ordered_pair_of_distinct_segments_is_a_candidate() -> None:
 def test_scores_land_at_their_pair_and_predicate() -> None:
     model = FakeRelationModel()
     (answer,) = model.predict([scene("a", [0, 1, 2])])
-    expected = log_ratio(answer.logits, answer.no_relation)
+    expected = answer.logits - answer.no_relation[:, None]
     found, _ = score([scene("a", [0, 1, 2])], model)
     pairs = {tuple(pair): row for row, pair in enumerate(answer.pairs.tolist())}
     for s, o, p, value in zip(
@@ -154,8 +156,9 @@ def test_faulty_segments_are_never_candidates() -> None:
         FakeRelationModel(),
         known={"a": {"faulty": {1}}, "b": {"faulty": (7,)}},
     )
+    keys = found.images["image_key"].to_pylist()
     rows = {
-        (found.image_keys[i], int(s), int(o))
+        (keys[i], int(s), int(o))
         for i, s, o in zip(found.image, found.subject, found.object, strict=True)
     }
     assert rows == {("a.jpg", 0, 2), ("a.jpg", 2, 0), ("b.jpg", 0, 1), ("b.jpg", 1, 0)}
@@ -167,8 +170,9 @@ def test_answered_questions_are_never_candidates() -> None:
         FakeRelationModel(),
         known={"a": {"answered": [(0, 1, 2), (2, 1, -1), (0, 9, 1)]}},
     )
+    keys = found.images["image_key"].to_pylist()
     rows = {
-        (found.image_keys[i], int(s), int(o), int(p))
+        (keys[i], int(s), int(o), int(p))
         for i, s, o, p in zip(
             found.image, found.subject, found.object, found.predicate, strict=True
         )

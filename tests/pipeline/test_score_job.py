@@ -12,7 +12,7 @@ from haystack.errors import InputError
 from haystack.executors import LocalExecutor
 from haystack.executors.manifest import read_manifest
 from haystack.models.relation.inputs import RelationLogits, SceneInput
-from haystack.pipeline.score_job import ScoreJob
+from haystack.pipeline.score_job import ScoreJob, ScoringModel
 from haystack.statistics import TripletStatistics
 
 
@@ -41,18 +41,18 @@ def test_answers_make_room_below_the_cut(tmp_path: Path, source_root: Path) -> N
         assert not set(asked) & set(answered)
         answered += asked
         dry = campaign(*answered)
-        dry.run("propose")
+        dry.run("gather", "propose")
         assert all_questions(dry) == []
         notes = read_manifest(dry.root, "propose", "all").notes
         assert [row[2] for row in notes["exhausted"]].count(2) >= 1
         again = campaign(*answered)
-        again.run("score", "propose")
+        again.run("score", "gather", "propose")
         asked = all_questions(again)
         rounds += 1
     assert rounds > 5
     assert sorted(answered) == sorted(all_questions(everything)), "every pair had its turn"
     manifest = read_manifest(first.root, "propose", "all")
-    assert manifest.notes == {"exhausted": []}
+    assert manifest.notes["exhausted"] == []
     assert manifest.counts["exhausted_groups"] == 0
 
 
@@ -74,15 +74,14 @@ def test_answers_and_faults_touch_only_the_shard_of_their_image(campaign: Campai
     job = ScoreJob(
         campaign.workspace,
         campaign.source.shards(),
-        load_model=FakeRelationModel,
-        model_hash="fake",
+        model=ScoringModel("fake", "fake", FakeRelationModel),
         statistics=TripletStatistics.from_graphs(campaign.dataset.graphs, 5, 4),
         answered=campaign.answered,
         faulty=[(row.image_id, row.subject)],
     )
     assert LocalExecutor(campaign.root, progress=False).run(job).done == 1
     found = campaign.workspace.candidates(shard)
-    ids = [found.image_ids[i] for i in found.image]
+    ids = [found.images["image_id"][i].as_py() for i in found.image.tolist()]
     used = {*zip(ids, found.subject, strict=True), *zip(ids, found.object, strict=True)}
     assert used
     assert (row.image_id, row.subject) not in used
@@ -95,7 +94,7 @@ def test_segments_that_the_annotations_call_faulty_are_never_scored(campaign: Ca
     faulty = {graph.image_id: (3,) for graph in graphs}
     campaign.dataset = replace(campaign.dataset, faulty_segments=faulty)
     assert campaign.run("segment")["segment"].done == 3  # type: ignore[attr-defined]
-    campaign.run("score", "propose")
+    campaign.run("score", "gather", "propose")
     for shard in campaign.source.shards():
         assert all(image.faulty == (3,) for image in campaign.workspace.segmented(shard))
         found = campaign.workspace.candidates(shard)
@@ -127,8 +126,7 @@ def test_model_of_another_vocabulary_is_refused(campaign: Campaign) -> None:
     job = ScoreJob(
         campaign.workspace,
         campaign.source.shards(),
-        load_model=lambda: FakeRelationModel(56),
-        model_hash="x",
+        model=ScoringModel("x", "x", lambda: FakeRelationModel(56)),
         statistics=TripletStatistics.from_graphs(campaign.dataset.graphs, 5, 4),
     )
     with pytest.raises(InputError, match="scores 56 predicates and the vocabulary has 4"):
@@ -142,6 +140,11 @@ def test_a_model_is_loaded_only_when_something_is_to_do(campaign: Campaign) -> N
         raise AssertionError("loaded")
 
     again = Campaign(campaign.root, campaign.source_root)
-    job = again.job("score")
-    job._load_model = load  # type: ignore[attr-defined]
+    statistics = TripletStatistics.from_graphs(campaign.dataset.graphs, 5, 4)
+    job = ScoreJob(
+        again.workspace,
+        again.source.shards(),
+        model=ScoringModel("fake", "fake", load),
+        statistics=statistics,
+    )
     assert LocalExecutor(campaign.root, progress=False).run(job).skipped == 3

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,23 +28,42 @@ def test_features(tmp_path: Path, dtype: str) -> None:
 
 
 def test_candidates_and_proposals(tmp_path: Path) -> None:
-    candidates = Candidates.from_keys(
+    candidates = Candidates.from_columns(
         ["b", "a", "b"],
-        {"a": "7", "b": "8"},
+        ["8", "7", "8"],
+        ["two", "one", "two"],
         cluster=np.array([0, 0, 2]),
         predicate=np.array([1, 3, 1]),
         subject=np.array([0, 1, 2]),
         object=np.array([3, 0, 0]),
         score=np.array([1.5, -2.25, np.float32(0.1)], dtype=np.float32),
     )
-    tables.write_candidates(tmp_path / "c", candidates)
-    found = tables.read_candidates(tmp_path / "c")
-    assert (found.image_keys, found.image_ids) == (("a", "b"), ("7", "8"))
-    for name in ("cluster", "predicate", "image", "subject", "object", "score"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(candidates, name))
+    second = np.array([0.5, 0.25, -1], dtype=np.float32)
+    for written in (candidates, replace(candidates, second_score=second)):
+        tables.write_candidates(tmp_path / "c", written)
+        (streamed,) = tables.stream_candidates(tmp_path / "c")
+        for found in (tables.read_candidates(tmp_path / "c"), streamed):
+            assert found.images.to_pylist() == [
+                {"image_key": "a", "image_id": "7", "segments": "one"},
+                {"image_key": "b", "image_id": "8", "segments": "two"},
+            ]
+            for name in ("cluster", "predicate", "image", "subject", "object", "score"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(candidates, name))
+            assert (found.opinions, written.opinions) in ((1, 1), (2, 2))
+            if written.second_score is not None:
+                np.testing.assert_array_equal(found.second_score, second)
+    (part,) = tables.stream_candidates(tmp_path / "c", lambda rows: rows.score > 1)
+    assert part.images["image_key"].to_pylist() == ["b"], "names of what was passed over go"
+    assert part.second_score.tolist() == [0.5]
+    assert not list(tables.stream_candidates(tmp_path / "c", lambda rows: rows.score > 2))
+    assert tables.count_rows(tmp_path / "c") == 3
     tables.write_candidates(tmp_path / "c", Candidates.empty())
     assert len(tables.read_candidates(tmp_path / "c")) == 0
-    proposals = [Proposal(3, 0, 1, "k", "i", 2, 4, 0.5), Proposal(3, 1, 0, "l", "j", 0, 1, -1.0)]
+    assert not list(tables.stream_candidates(tmp_path / "c"))
+    proposals = [
+        Proposal(3, 0, 1, "k", "i", 2, 4, 0.5, 1),
+        Proposal(3, 1, 0, "l", "j", 0, 1, -1.0, 8, 0.25, 2, "ab"),
+    ]
     tables.write_proposals(tmp_path / "p", proposals)
     assert tables.read_proposals(tmp_path / "p") == proposals
     tables.write_proposals(tmp_path / "p", [])

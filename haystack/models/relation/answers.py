@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from haystack.errors import HaystackError, InputError
-from haystack.models.relation.inputs import RelationLogits, SceneInput
-from haystack.models.relation.protocol import RelationModel
+from haystack.models.relation.inputs import PairLogits, RelationLogits, SceneInput
+from haystack.models.relation.protocol import DeviceRelationModel, RelationModel
 
 
 def ask(model: RelationModel, scenes: Sequence[SceneInput]) -> list[RelationLogits]:
@@ -78,6 +79,55 @@ def failures_named(model: object, method: str) -> Iterator[None]:
 
 def _is_ours(model: object) -> bool:
     return type(model).__module__.partition(".")[0] == "haystack"
+
+
+def ask_on_device(model: RelationModel, scenes: Sequence[SceneInput]) -> PairLogits:
+    """As ``ask``, with logits left on the device where the model can leave them there.
+
+    Whether they are finite is then not checked: that would wait for the device. Scenes' classes
+    are certain.
+
+    Raises:
+        InputError: it answers in other shapes than it was asked for; see ``ask``.
+    """
+    if not isinstance(model, DeviceRelationModel):
+        return _stacked(ask(model, scenes), model)
+    with failures_named(model, "predict_on_device"):
+        answer = model.predict_on_device(scenes)
+    rows = sum(len(scene) * (len(scene) - 1) for scene in scenes)
+    none = answer.no_relation
+    found = (tuple(answer.logits.shape), None if none is None else tuple(none.shape))
+    expected = ((rows, model.num_predicates), None if none is None else (rows,))
+    if found != expected:
+        raise InputError(
+            f"the relation model must answer for {rows} pairs and {model.num_predicates} "
+            f"predicates with logits of shape {list(expected[0])} and no_relation of shape "
+            f"[{rows}], it gave {found[0]} and {found[1]}",
+            path=model_name(model),
+        )
+    return answer
+
+
+def _stacked(answers: Sequence[RelationLogits], model: RelationModel) -> PairLogits:
+    logits = [np.empty((0, model.num_predicates), dtype=np.float32)]
+    without = [answer.no_relation is None for answer in answers if len(answer.pairs)]
+    if any(without) and not all(without):
+        raise InputError(
+            "the relation model gave no_relation for some images and not for others; give it for "
+            "all or for none",
+            path=model_name(model),
+        )
+    none = [np.empty(0, dtype=np.float32)]
+    for answer in answers:
+        order = np.lexsort((answer.pairs[:, 1], answer.pairs[:, 0]))
+        logits.append(answer.logits[order])
+        if answer.no_relation is not None:
+            none.append(answer.no_relation[order])
+    has_none = bool(without) and not any(without)
+    return PairLogits(
+        torch.from_numpy(np.concatenate(logits)),
+        torch.from_numpy(np.concatenate(none)) if has_none else None,
+    )
 
 
 def _checked(scene: SceneInput, answer: object, num_predicates: int) -> RelationLogits:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from haystack.errors import InputError
 from haystack.scene_graph import PredictedObjects, SceneGraph
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -130,3 +134,18 @@ class RelationLogits:
     logits: npt.NDArray[np.float32]
     no_relation: npt.NDArray[np.float32] | None
     objects: PredictedObjects | None = None
+
+
+@dataclass(frozen=True)
+class PairLogits:
+    """A relation model's answer for several images, on the device that computed it.
+
+    Rows are the ``all_pairs`` of each image, image after image.
+
+    Args:
+        logits: float [R, P], before the softmax.
+        no_relation: float [R], or None where the model has no such output.
+    """
+
+    logits: Tensor
+    no_relation: Tensor | None

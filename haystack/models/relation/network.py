@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -16,7 +17,12 @@ from haystack.models.relation.features.geometry import GeometryFeatures
 from haystack.models.relation.features.word_vectors import WIDTH, name_vectors
 from haystack.models.relation.heads import build_head
 from haystack.models.relation.heads.base import HeadDims, HeadOutput
-from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
+from haystack.models.relation.inputs import (
+    PairLogits,
+    RelationLogits,
+    SceneInput,
+    all_pairs,
+)
 from haystack.scene_graph import PredictedObjects
 from haystack.vocabulary import Vocabulary
 
@@ -137,28 +143,51 @@ class RelationNetwork(nn.Module):
             for place, scene in enumerate(scenes)
             if len(scene) > (1 if scene.class_scores is None else 0)
         ]
+        with self._inference():
+            for chunk in self._chunks(places):
+                asked = [scenes[place] for place in chunk]
+                batch, output = self(self.encode(asked))
+                rows = output.logits.float().cpu().numpy()
+                split = np.split(rows, np.cumsum(batch.pair_counts)[:-1])
+                objects = _classified(output, asked)
+                for place, logits, found in zip(chunk, split, objects, strict=True):
+                    answers[place] = RelationLogits(
+                        image_id=scenes[place].image_id,
+                        pairs=all_pairs(len(scenes[place])),
+                        logits=np.ascontiguousarray(logits[:, 1:]),
+                        no_relation=np.ascontiguousarray(logits[:, 0]),
+                        objects=found,
+                    )
+        return answers
+
+    def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
+        """See ``DeviceRelationModel``.
+
+        Raises:
+            InputError: see ``predict``.
+        """
+        places = [place for place, scene in enumerate(scenes) if len(scene) > 1]
+        rows = [torch.empty((0, self.num_predicates + 1), device=self.device)]
+        with self._inference():
+            for chunk in self._chunks(places):
+                _, output = self(self.encode([scenes[place] for place in chunk]))
+                rows.append(output.logits.float())
+        logits = torch.cat(rows)
+        return PairLogits(logits[:, 1:], logits[:, 0])
+
+    def _chunks(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
+        size = self.features.scenes_at_once
+        return (places[start : start + size] for start in range(0, len(places), size))
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
         was_training = self.training
         self.eval()
         try:
             with torch.inference_mode():
-                for start in range(0, len(places), self.features.scenes_at_once):
-                    chunk = places[start : start + self.features.scenes_at_once]
-                    asked = [scenes[place] for place in chunk]
-                    batch, output = self(self.encode(asked))
-                    rows = output.logits.float().cpu().numpy()
-                    split = np.split(rows, np.cumsum(batch.pair_counts)[:-1])
-                    objects = _classified(output, asked)
-                    for place, logits, found in zip(chunk, split, objects, strict=True):
-                        answers[place] = RelationLogits(
-                            image_id=scenes[place].image_id,
-                            pairs=all_pairs(len(scenes[place])),
-                            logits=np.ascontiguousarray(logits[:, 1:]),
-                            no_relation=np.ascontiguousarray(logits[:, 0]),
-                            objects=found,
-                        )
+                yield
         finally:
             self.train(was_training)
-        return answers
 
     def _no_pairs(self, scene: SceneInput) -> RelationLogits:
         logits = np.empty((0, self.num_predicates), dtype=np.float32)

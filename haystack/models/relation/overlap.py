@@ -8,11 +8,12 @@ from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from haystack.errors import InputError
 from haystack.io.panoptic_png import segment_positions
-from haystack.models.relation.answers import ask
-from haystack.models.relation.inputs import RelationLogits, SceneInput
+from haystack.models.relation.answers import ask, ask_on_device
+from haystack.models.relation.inputs import PairLogits, RelationLogits, SceneInput, all_pairs
 from haystack.models.relation.protocol import RelationModel
 
 Overlap = Literal["boxes", "masks"]
@@ -80,6 +81,19 @@ class OverlapFilter:
             self._filtered(scene, answer)
             for scene, answer in zip(scenes, ask(self.model, scenes), strict=True)
         ]
+
+    def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
+        """As ``predict``, where the model inside leaves its logits."""
+        answer = ask_on_device(self.model, scenes)
+        meets = [np.empty(0, dtype=np.bool_)]
+        for scene in scenes:
+            subject, target = all_pairs(len(scene)).T
+            meets.append(overlapping(scene, self.overlap)[subject, target])
+        together = torch.from_numpy(np.concatenate(meets)).to(answer.logits.device)
+        if answer.no_relation is None:
+            level = answer.logits.amax(dim=1)
+            return replace(answer, no_relation=level + torch.where(together, -_MARGIN, _MARGIN))
+        return replace(answer, logits=answer.logits - torch.where(together, 0.0, _MARGIN)[:, None])
 
     def _filtered(self, scene: SceneInput, answer: RelationLogits) -> RelationLogits:
         subject, target = answer.pairs.T

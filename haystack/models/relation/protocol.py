@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from haystack.models.relation.inputs import RelationLogits, SceneInput
+from haystack.models.relation.inputs import PairLogits, RelationLogits, SceneInput
 
 if TYPE_CHECKING:
     from haystack.models.relation.batch import SceneBatch
@@ -36,6 +36,15 @@ class RelationModel(Protocol):
 
         A scene with fewer than two objects has no pairs, and gets an answer with no rows.
         """
+        ...
+
+
+@runtime_checkable
+class DeviceRelationModel(RelationModel, Protocol):
+    """A ``RelationModel`` whose logits can stay on the device; used where it is one."""
+
+    def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
+        """As ``predict``, without a copy to the host, for scenes whose classes are certain."""
         ...
 
 
