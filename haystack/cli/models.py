@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack.cli.outcome import Outcome
+from haystack.cli.progress import training_progress
 from haystack.errors import InputError
 
 if TYPE_CHECKING:
@@ -128,11 +126,11 @@ def _train(args: argparse.Namespace) -> Outcome:
     if isinstance(config, FrequencyConfig):
         return _count(config, args.out)
     if args.model is None:
-        result = train(config, out=args.out, progress=_progress("train"))
+        result = train(config, out=args.out, progress=training_progress())
     else:
         datasets = read_annotations(config)
         model = _own_model(args.model, datasets[0].vocabulary, config.seed)
-        result = train(config, datasets, args.out, model=model, progress=_progress("train"))
+        result = train(config, datasets, args.out, model=model, progress=training_progress())
     if not result.is_first:
         args.json = False  # one process speaks
         return Outcome("")
@@ -276,21 +274,3 @@ def _compare(args: argparse.Namespace) -> Outcome:
 def _measuring_arguments(args: argparse.Namespace) -> dict[str, Any]:
     names = ("protocol", "split", "ks", "metrics", "training", "no_relation", "confidence", "seed")
     return {name: getattr(args, name) for name in (*names, "device")}
-
-
-def _progress(what: str) -> Callable[[int, int, Mapping[str, float]], None]:
-    """A bar on a terminal, of one process; nothing elsewhere."""
-    if not sys.stderr.isatty() or os.environ.get("RANK", "0") != "0":
-        return lambda step, steps, losses: None
-    from tqdm import tqdm
-
-    bar = tqdm(desc=what, unit="step", file=sys.stderr)
-
-    def show(step: int, steps: int, losses: Mapping[str, float]) -> None:
-        bar.total = steps
-        bar.set_postfix({key: f"{value:.3g}" for key, value in losses.items()}, refresh=False)
-        bar.update(step - bar.n)
-        if step >= steps:
-            bar.close()
-
-    return show

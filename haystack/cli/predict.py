@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack.cli.outcome import OK, QUARANTINED, Outcome
+from haystack.cli.progress import Progress, Watched
 from haystack.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,9 +56,18 @@ def add_verbs(verbs: Any) -> None:
     )
     verb.add_argument("--top", type=int, default=10, metavar="K", help="triplets an image shows")
     verb.add_argument(
-        "--min-score", type=float, default=0.0, metavar="S", help="show none below this score"
+        "--min-score",
+        type=float,
+        default=0.01,
+        metavar="S",
+        help="show none below this score (default: 0.01)",
     )
-    verb.add_argument("--pictures", choices=("png", "svg"), default="png", help="their format")
+    verb.add_argument(
+        "--pictures",
+        choices=("jpg", "png", "svg"),
+        default="jpg",
+        help="their format (default: jpg; png is lossless and three times as large)",
+    )
     verb.add_argument("--no-pictures", action="store_true", help="draw none")
     verb.add_argument(
         "--overlap",
@@ -110,11 +120,12 @@ def _predict(args: argparse.Namespace) -> Outcome:
     output = GraphOutput(
         args.out, args.top, args.min_score, None if args.no_pictures else args.pictures
     )
-    count = write_scene_graphs(
-        work.images(quarantined), output, work.vocabulary, file_of=work.file_of
-    )
+    images = Watched(work.images(quarantined), Progress("predict", "image", work.total))
+    written = write_scene_graphs(images, output, work.vocabulary, file_of=work.file_of)
     write_quarantine(args.out, quarantined)
-    return _outcome(args, count, quarantined)
+    return _outcome(
+        args, written.images, quarantined, work.note, without_triplet=written.without_triplet
+    )
 
 
 def _scores_alone(args: argparse.Namespace, *, annotated: bool) -> Outcome:
@@ -128,6 +139,8 @@ def _scores_alone(args: argparse.Namespace, *, annotated: bool) -> Outcome:
         dataset, model = _dataset_and_model(args)
         vocabulary = dataset.vocabulary
         scores = predict_dataset(model, dataset, args.split)
+        total: int | None = len(dataset.split(args.split))
+        note = _split_note(dataset, args.split)
     else:
         if args.out.suffix == ".npy":
             raise InputError(
@@ -135,18 +148,30 @@ def _scores_alone(args: argparse.Namespace, *, annotated: bool) -> Outcome:
                 path=args.out,
             )
         work = _annotated(args) if annotated else _pictures(args)
-        vocabulary = work.vocabulary
+        vocabulary, total, note = work.vocabulary, work.total, work.note
         scores = (image.scores for image in work.images(quarantined))
-    counted = _Counted(scores)
+    counted = Watched(scores, Progress("predict", "image", total))
     if args.out.suffix == ".npy":
         write_haystack_npy(counted, args.out)
     else:
         write_prediction_parquet(counted, args.out, vocabulary.predicate_classes)
-    return _outcome(args, counted.count, quarantined)
+    return _outcome(args, counted.count, quarantined, note)
 
 
-def _outcome(args: argparse.Namespace, count: int, quarantined: list[tuple[str, str]]) -> Outcome:
-    lines = [f"wrote {count} images to {args.out}"]
+def _outcome(
+    args: argparse.Namespace,
+    count: int,
+    quarantined: list[tuple[str, str]],
+    note: str,
+    *,
+    without_triplet: int = 0,
+) -> Outcome:
+    lines = [f"wrote {count} images to {args.out}", *([note] if note else [])]
+    if without_triplet:
+        lines.append(
+            f"in {without_triplet} of them no triplet scores {args.min_score:g} or more; "
+            "--min-score sets this bound"
+        )
     if quarantined:
         lines.append(f"{len(quarantined)} images could not be used:")
         lines += [f"  {key}: {reason}" for key, reason in quarantined[:_SHOWN]]
@@ -156,22 +181,10 @@ def _outcome(args: argparse.Namespace, count: int, quarantined: list[tuple[str, 
     data = {
         "out": args.out,
         "images": count,
+        "without_triplet": without_triplet,
         "quarantined": [{"input": key, "reason": reason} for key, reason in quarantined],
     }
     return Outcome("\n".join(lines), data, QUARANTINED if quarantined else OK)
-
-
-class _Counted:
-    """Passes items on and counts them."""
-
-    def __init__(self, items: Iterable[Any]) -> None:
-        self._items = items
-        self.count = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self._items:
-            self.count += 1
-            yield item
 
 
 class _Work:
@@ -187,8 +200,10 @@ class _Work:
         *,
         as_objects: bool,
         guess_classes: bool,
+        total: int | None = None,
+        note: str = "",
     ) -> None:
-        self.vocabulary, self.file_of = vocabulary, file_of
+        self.vocabulary, self.file_of, self.total, self.note = vocabulary, file_of, total, note
         self._model, self._segmenter, self._read = model, segmenter, read
         self._as_objects, self._guess_classes = as_objects, guess_classes
 
@@ -265,6 +280,20 @@ def _annotated(args: argparse.Namespace) -> _Work:
         file_of,
         as_objects=False,
         guess_classes=args.guess_classes,
+        total=len(dataset.split(args.split)),
+        note=_split_note(dataset, args.split),
+    )
+
+
+def _split_note(dataset: SceneGraphDataset, split: str) -> str:
+    """Which of the images ``evaluate`` looks at, unless told otherwise."""
+    tests = len(dataset.split("test"))
+    if split == "test" or not dataset.test_image_ids or tests == len(dataset.graphs):
+        return ""
+    known = tests if split == "all" else 0
+    return (
+        f"{known} of them are test images, which are what haystack evaluate grades unless "
+        f"--split {split} tells it otherwise"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -104,9 +104,11 @@ def _place_part(wanted: Floats, sizes: Floats, edges: Sequence[Edge], bounds: Bo
     side = sizes.max(0) + (np.sqrt(count) if count > 2 else 1) * _STRETCH
     used = np.minimum(span, side * (1.3, 1.0))
     best: tuple[float, Floats] | None = None
-    for start in range(_STARTS):
-        first = wanted + generator.normal(0, 0.02 + 0.05 * start, wanted.shape)
-        spread = _spread(_relaxed(first, links), sizes / used)
+    firsts = np.stack(
+        [wanted + generator.normal(0, 0.02 + 0.05 * n, wanted.shape) for n in range(_STARTS)]
+    )
+    for relaxed in _relaxed(firsts, links):
+        spread = _spread(relaxed, sizes / used)
         places = _separated(low + (span - used) / 2 + spread * used, sizes, gaps, bounds)
         cost = _cost(places, sizes, edges)
         if best is None or cost < best[0]:
@@ -148,25 +150,27 @@ def _within(points: Floats, box: Box) -> npt.NDArray[np.bool_]:
 
 
 def _relaxed(places: Floats, links: npt.NDArray[np.int64]) -> Floats:
-    """Spring layout in a unit square; linked nodes attract, all repel."""
+    """Spring layouts in a unit square, float [S, N, 2]; linked nodes attract, all repel."""
     places = places.copy()
-    count = len(places)
+    count = places.shape[1]
     ideal = 1 / np.sqrt(count)
+    itself = np.arange(count)
+    every: Any = slice(None)  # NumPy takes it; its types do not know that
     for step in range(_STEPS):
-        apart = places[:, None] - places[None]
+        apart = places[:, :, None] - places[:, None]
         distance = np.hypot(apart[..., 0], apart[..., 1])
-        np.fill_diagonal(distance, 1)
+        distance[:, itself, itself] = 1
         distance = distance.clip(1e-3)
-        force = (apart / distance[..., None] * (ideal**2 / distance)[..., None]).sum(1)
+        force = (apart / distance[..., None] * (ideal**2 / distance)[..., None]).sum(2)
         if len(links):
-            way = places[links[:, 1]] - places[links[:, 0]]
-            pull = way * (np.hypot(*way.T) / ideal)[:, None]
-            np.add.at(force, links[:, 0], pull)
-            np.add.at(force, links[:, 1], -pull)
-        force -= 0.3 * (places - places.mean(0))  # parts of the graph must not drift apart
-        length = np.hypot(*force.T).clip(1e-9)
+            way = places[:, links[:, 1]] - places[:, links[:, 0]]
+            pull = way * (np.hypot(way[..., 0], way[..., 1]) / ideal)[..., None]
+            np.add.at(force, (every, links[:, 0]), pull)
+            np.add.at(force, (every, links[:, 1]), -pull)
+        force -= 0.3 * (places - places.mean(1, keepdims=True))  # parts must not drift apart
+        length = np.hypot(force[..., 0], force[..., 1]).clip(1e-9)
         heat = 0.1 * (1 - step / _STEPS)
-        places += force / length[:, None] * np.minimum(length, heat)[:, None]
+        places += force / length[..., None] * np.minimum(length, heat)[..., None]
     return places
 
 

@@ -69,7 +69,10 @@ class Report:
             for key, what in (
                 ("missing_images", "annotated images have no prediction"),
                 ("missing_pairs", "annotated pairs have none (they count as the worst)"),
-                ("ignored_images", f"predicted images are not in the split '{self.split}'"),
+                (
+                    "ignored_images",
+                    f"predicted images are not of the split '{self.split}': not graded",
+                ),
                 ("own_objects", "images have predicted objects, not the annotated ones"),
             )
             if self.support[key]

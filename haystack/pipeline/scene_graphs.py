@@ -5,8 +5,11 @@
     scene_graphs.json      PSG-style; each image's best triplets, their scores beside them
     predictions.parquet    every pair's scores, and the objects where they are predicted
     panoptic/*.png         the segments
-    pictures/*.png         the picture of each scene graph
+    pictures/*.jpg         the picture of each scene graph
     quarantine.jsonl       images that could not be used, with their reasons; absent without any
+
+The photographs are not copied: ``file_name`` leads from this folder to where they lie, so that it
+holds as long as both are moved together. Everything else stays whole wherever the folder goes.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from haystack import files
 from haystack.drawing.scene import DrawnTriplet, PictureKind, SceneDrawing, draw_scene
@@ -33,6 +37,8 @@ SCENE_GRAPHS, PREDICTIONS, QUARANTINE = (
 )
 RELATION_SCORES = "relation_scores"
 """Key of a record in ``scene_graphs.json``: one score a row of ``relations``, in the same order."""
+MIN_SCORE = "min_score"
+"""Key of a record: triplets that score less are not among its ``relations``."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +48,22 @@ class GraphOutput:
     Args:
         folder: where everything goes.
         top: triplets an image at most.
-        min_score: triplets below are left out.
+        min_score: triplets below are left out; the frequency baseline, which knows many pairs by
+            nothing but its smoothing, gives those some 0.001.
         pictures: kind of the pictures, or None for none.
     """
 
     folder: Path
     top: int = 10
-    min_score: float = 0.0
-    pictures: PictureKind | None = "png"
+    min_score: float = 0.01
+    pictures: PictureKind | None = "jpg"
+
+
+class Written(NamedTuple):
+    """How many images a folder has, and how many of them show no triplet at all."""
+
+    images: int
+    without_triplet: int
 
 
 def write_scene_graphs(
@@ -58,7 +72,7 @@ def write_scene_graphs(
     vocabulary: Vocabulary,
     *,
     file_of: Callable[[str], str],
-) -> int:
+) -> Written:
     """Write the folder; each file appears all at once, and one image is in memory at a time.
 
     Args:
@@ -67,16 +81,17 @@ def write_scene_graphs(
         vocabulary: names of classes and predicates.
         file_of: an image's key -> its ``file_name`` in ``scene_graphs.json``.
 
-    Returns:
-        The number of images.
     """
     names = _Names()
+    bare = 0
     writer = PsgWriter(output.folder / SCENE_GRAPHS, vocabulary)
 
     def written() -> Iterator[RelationScores]:
+        nonlocal bare
         for image in images:
             name = names.of(image.image_key)
             triplets, scores = best_triplets(image.scores, output.top, min_score=output.min_score)
+            bare += not len(triplets)
             masks = None
             if image.segmentation.id_map is not None:
                 masks = f"panoptic/{name}.png"
@@ -87,11 +102,16 @@ def write_scene_graphs(
                     file_name=file_of(image.image_key),
                     pan_seg_file_name=masks,
                     relations=triplets,
-                    extra={RELATION_SCORES: [round(float(score), 6) for score in scores]},
+                    extra={
+                        RELATION_SCORES: [round(float(score), 6) for score in scores],
+                        MIN_SCORE: output.min_score,
+                    },
                 )
             )
             if output.pictures is not None:
-                drawing = scene_drawing(image, triplets, scores.tolist(), vocabulary)
+                drawing = scene_drawing(
+                    image, triplets, scores.tolist(), vocabulary, min_score=output.min_score
+                )
                 files.write_bytes(
                     output.folder / f"pictures/{name}.{output.pictures}",
                     draw_scene(drawing, kind=output.pictures),
@@ -99,12 +119,13 @@ def write_scene_graphs(
             yield image.scores
 
     with writer:
-        return write_prediction_parquet(
+        count = write_prediction_parquet(
             written(),
             output.folder / PREDICTIONS,
             vocabulary.predicate_classes,
             images_per_group=8,
         )
+    return Written(count, bare)
 
 
 def write_quarantine(folder: Path, quarantined: Iterable[tuple[str, str]]) -> None:
@@ -120,12 +141,15 @@ def write_quarantine(folder: Path, quarantined: Iterable[tuple[str, str]]) -> No
 
 
 def scene_drawing(
-    image: PredictedImage, triplets: Triplets, scores: list[float], vocabulary: Vocabulary
+    image: PredictedImage,
+    triplets: Triplets,
+    scores: list[float],
+    vocabulary: Vocabulary,
+    *,
+    min_score: float = 0.0,
 ) -> SceneDrawing:
     """What is drawn of a prediction: its triplets, and class names without COCO's suffixes."""
     predicates = vocabulary.predicate_classes
-    count = len(image.scores.pairs)
-    caption = f"the {len(triplets)} most certain triplets of {count} pairs"
     return SceneDrawing(
         picture=image.picture,
         names=[
@@ -139,8 +163,17 @@ def scene_drawing(
             for (subject, target, predicate), score in zip(triplets.tolist(), scores, strict=True)
         ],
         title=PurePosixPath(image.image_key).name,
-        caption=caption if len(triplets) < count else f"all {count} pairs",
+        caption=_caption(len(triplets), len(image.scores.pairs), min_score),
     )
+
+
+def _caption(shown: int, pairs: int, min_score: float) -> str:
+    if not pairs:
+        return "no two segments to relate"
+    if not shown:
+        return f"none of {pairs} pairs scores {min_score:g} or more"
+    triplets = "most certain triplet" if shown == 1 else f"{shown} most certain triplets"
+    return f"the {triplets} of {pairs} pairs" if shown < pairs else f"all {pairs} pairs"
 
 
 def display_name(object_class: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import tarfile
 from dataclasses import replace
@@ -14,11 +15,12 @@ import pytest
 from PIL import Image
 
 import haystack
-from haystack.cli import main
+from haystack.cli import main, progress
 from haystack.io import read_psg, write_psg
 from haystack.io.merge import relocated
 from haystack.io.panoptic_png import read_panoptic_png
 from haystack.io.prediction_parquet import read_prediction_parquet
+from haystack.pipeline import scene_graphs
 from haystack.pipeline.scene_graphs import _Names, display_name
 
 MINI = read_psg("psg-mini")
@@ -56,7 +58,7 @@ def test_a_folder_of_pictures(capsys, tmp_path, photographs, counted):
         *("--out", out, "--top", 4),
     )
     assert code == 0
-    assert data == {"out": str(out), "images": 3, "quarantined": []}
+    assert data == {"out": str(out), "images": 3, "without_triplet": 0, "quarantined": []}
     assert "wrote 3 images" in text
     graphs = read_psg(out / "scene_graphs.json")
     assert len(graphs) == 3
@@ -69,10 +71,11 @@ def test_a_folder_of_pictures(capsys, tmp_path, photographs, counted):
             read_panoptic_png(MINI.path_of(truth.pan_seg_file_name)),
         )
         scores = graph.extra["relation_scores"]
-        assert len(scores) == len(graph.relations) == min(4, len(truth.segments) ** 2)
+        assert len(scores) == len(graph.relations) <= 4
         assert scores == sorted(scores, reverse=True)
+        assert graph.extra["min_score"] == 0.01 <= scores[-1]
         name = Path(truth.file_name).stem
-        with Image.open(out / "pictures" / f"{name}.png") as picture:
+        with Image.open(out / "pictures" / f"{name}.jpg") as picture:
             assert picture.width > 1000
     assert not (out / "quarantine.jsonl").exists()
     assert not list(out.rglob(".tmp*"))
@@ -83,6 +86,93 @@ def test_a_folder_of_pictures(capsys, tmp_path, photographs, counted):
         *("--out", out, "--top", 4),
     )
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == first
+
+
+def test_where_nothing_is_certain_nothing_is_drawn_and_that_is_said(
+    capsys, tmp_path, photographs, counted, monkeypatch
+):
+    """The frequency baseline knows a pair of unseen classes by its smoothing alone."""
+    captions = []
+    draw = scene_graphs.draw_scene
+
+    def record(drawing, *, kind):
+        captions.append((len(drawing.triplets), drawing.caption))
+        return draw(drawing, kind=kind)
+
+    monkeypatch.setattr(scene_graphs, "draw_scene", record)
+    arguments = ("predict", photographs, "--segments", "psg-mini", "--model", counted)
+    arguments += ("--out", tmp_path, "--pictures", "png")
+    code, data, text = run(capsys, *arguments, "--min-score", "0.99")
+    assert (code, data["images"], data["without_triplet"]) == (0, 3, 3)
+    assert "in 3 of them no triplet scores 0.99 or more; --min-score sets this bound" in text
+    for record in read_psg(tmp_path / "scene_graphs.json").graphs:
+        assert len(record.relations) == 0
+        assert record.extra == {"relation_scores": [], "min_score": 0.99}
+    assert len(captions) == 3
+    for shown, caption in captions:
+        assert shown == 0
+        assert re.fullmatch(r"none of \d+ pairs scores 0\.99 or more", caption)
+    captions.clear()
+    _, data, text = run(capsys, *arguments, "--min-score", "0")
+    assert data["without_triplet"] == 0
+    assert "no triplet" not in text
+    assert any(shown == 10 for shown, _ in captions)
+
+
+def test_it_says_how_far_it_is(capsys, tmp_path, photographs, counted, monkeypatch):
+    monkeypatch.setattr(progress, "_EVERY", 0.0)
+    for out in (tmp_path / "out", tmp_path / "p.parquet"):
+        arguments = ("predict", "psg-mini", "--split", "test", "--no-pictures", "--model", counted)
+        _, _, text = run(capsys, *arguments, "--out", out)
+        assert re.search(r"^predict: 20 of 21 images after \d+ s$", text, re.MULTILINE)
+    _, _, text = run(capsys, "train", "train/frequency_psg_mini", "--out", tmp_path / "f")
+    assert "after" not in text
+
+
+OWN = """
+import numpy as np
+from own_relation_model import NearIsRelated
+
+class Narrow(NearIsRelated):
+    def answer(self, scene):
+        found = super().answer(scene)
+        return type(found)(found.image_id, found.pairs, found.logits[:, 1:], found.no_relation)
+
+class Undefined(NearIsRelated):
+    def answer(self, scene):
+        found = super().answer(scene)
+        return type(found)(found.image_id, found.pairs, found.logits * np.nan, found.no_relation)
+
+class Raising(NearIsRelated):
+    def answer(self, scene):
+        return scene.no_such_thing
+"""
+
+
+@pytest.mark.parametrize("out", ["folder", "p.parquet", "p.npy"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Narrow", "must give logits of shape"),
+        ("Undefined", "logits that are NaN or infinite"),
+        ("Raising", "the model's predict() raised AttributeError"),
+    ],
+)
+def test_a_model_of_ones_own_that_fails_is_named_and_leaves_nothing(
+    capsys, tmp_path, name, words, out
+):
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    shutil.copy(MODEL.rpartition(":")[0], tmp_path)
+    before = sorted(tmp_path.iterdir())
+    code, data, text = run(
+        capsys, "predict", "psg-mini", "--model", f"{own}:{name}", "--out", tmp_path / "new" / out
+    )
+    assert code == 2
+    assert words in data["error"]
+    assert f"own.py:{name}" in data["error"]
+    assert text.count("\n") == 1
+    assert [path for path in sorted(tmp_path.iterdir()) if path.name != "__pycache__"] == before
 
 
 def test_predicted_objects_are_graded(capsys, tmp_path, photographs, counted):
@@ -219,7 +309,7 @@ def test_a_tar_of_pictures(capsys, tmp_path):
     )
     assert code == 0
     name = Path(graph.file_name).stem
-    assert (out / "pictures" / "shard" / f"{name}.png").is_file()
+    assert (out / "pictures" / "shard" / f"{name}.jpg").is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "shard.tar"]
 
 
@@ -237,6 +327,21 @@ def test_annotated_images_with_pictures(capsys, tmp_path, counted):
     (found,) = read_prediction_parquet(tmp_path / "out" / "predictions.parquet")
     assert found.objects is None
     assert found.image_id == CHOSEN[0].image_id
+
+
+def test_which_images_evaluate_will_look_at_is_said(capsys, tmp_path):
+    notes = {
+        "all": "21 of them are test images, which are what haystack evaluate grades unless",
+        "train": "0 of them are test images",
+        "test": "",
+    }
+    for split, note in notes.items():
+        for out in ("p.parquet", "out"):
+            arguments = ("--split", split, "--no-pictures", "--out", tmp_path / split / out)
+            _, _, text = run(capsys, "predict", "psg-mini", "--model", MODEL, *arguments)
+            assert (note in text) if note else ("haystack evaluate" not in text)
+    report = haystack.evaluate("psg-mini", tmp_path / "all" / "p.parquet")
+    assert "32 predicted images are not of the split 'test': not graded" in str(report)
 
 
 def test_tables_of_annotated_images(capsys, tmp_path):

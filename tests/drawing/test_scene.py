@@ -96,7 +96,16 @@ def test_the_outline_has_the_colour_of_the_object():
         assert exact.sum() > 1000
 
 
-@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_jpeg_is_smaller_and_looks_the_same():
+    smooth = np.linspace(0, 255, 60 * 80 * 3).reshape(60, 80, 3).astype(np.uint8)
+    exact, small = (draw_scene(drawing(picture=smooth), kind=kind) for kind in ("png", "jpg"))
+    assert Image.open(io.BytesIO(small)).format == "JPEG"
+    difference = np.abs(pixels(exact).astype(int) - pixels(small))
+    assert difference.mean() < 1.5
+    assert np.quantile(difference, 0.999) < 40
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png", "svg"])
 def test_equal_drawings_are_equal_files_whatever_the_users_style(kind):
     first = draw_scene(drawing(), kind=kind)
     with matplotlib.rc_context({"font.size": 3, "axes.facecolor": "red", "savefig.dpi": 30}):
@@ -157,7 +166,7 @@ def test_scores_of_zero_and_many_objects_are_drawn():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(InputError, match="expected a picture of kind png or svg, got 'gif'"):
+    with pytest.raises(InputError, match="expected a picture of kind jpg, png, svg, got 'gif'"):
         draw_scene(drawing(), kind="gif")
     with pytest.raises(InputError, match="got 1 names for 3 boxes"):
         draw_scene(drawing(names=["cat"]))

@@ -106,7 +106,7 @@ def test_the_table_shows_labelled_predicates_the_means_and_what_is_missing():
     found = str(evaluate(dataset(graph("1"), graph("2")), [scores("1"), scores("9")]))
     assert "Protocol paper, split all: 2 images, 2 positive and 2 negative labels" in found
     assert "1 annotated images have no prediction; 2 annotated pairs have none" in found
-    assert "1 predicted images are not in the split 'all'" in found
+    assert "1 predicted images are not of the split 'all': not graded" in found
     lines = [line.split() for line in found.splitlines()]
     assert ["predicate", "P-AUC", "PDD", "PDO", "R@50", "+", "-"] in lines
     assert ["on", "-", "0.500", "0.000", "0.500", "2", "0"] in lines
