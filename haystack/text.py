@@ -1,4 +1,4 @@
-"""Text for people: tables in aligned columns."""
+"""Text for people: tables in aligned columns, times."""
 
 from __future__ import annotations
 
@@ -26,6 +26,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
         return "  ".join(aligned).rstrip()
 
     return [line(header), line(["-" * width for width in widths]), *map(line, cells)]
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that people would use: ``40 s``, ``12 min``, ``3.5 h``, ``4.2 days``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 36 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
 
 
 def _cell(value: object) -> str:

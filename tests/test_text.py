@@ -1,4 +1,6 @@
-from haystack.text import table
+import pytest
+
+from haystack.text import duration, table
 
 
 def test_tables_align_numbers_to_the_right_and_text_to_the_left():
@@ -13,3 +15,18 @@ def test_tables_align_numbers_to_the_right_and_text_to_the_left():
 
 def test_a_table_of_no_rows_is_its_header():
     assert table(("name", "count"), []) == ["name  count", "----  -----"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (89.4, "89 s"),
+        (90, "2 min"),
+        (3600, "60 min"),
+        (9000, "2.5 h"),
+        (2e5, "2.3 days"),
+    ],
+)
+def test_durations_are_in_the_unit_that_people_would_use(seconds, text):
+    assert duration(seconds) == text

@@ -25,7 +25,7 @@ from haystack.errors import HaystackError
 
 # Modules that declare verbs; each has ``add_verbs(verbs)``. They import nothing heavy.
 _MODULES = (
-    *("demo", "stages", "annotate", "annotations"),
+    *("demo", "stages", "status", "annotate", "annotations"),
     *("models", "predict", "checkpoints", "doctor"),
 )
 

@@ -1,4 +1,4 @@
-"""Verbs of a campaign's stages: ``embed cluster segment score propose status``."""
+"""Verbs of a campaign's stages: ``embed cluster segment score propose``."""
 
 from __future__ import annotations
 
@@ -46,9 +46,6 @@ def add_verbs(verbs: Any) -> None:
         if stage in _BY_SHARD:
             add_executor_arguments(verb)
         verb.set_defaults(run=_run_stage)
-    status = verbs.add_parser("status", help="how far a workspace is", description=_status.__doc__)
-    status.add_argument("workspace", type=Path)
-    status.set_defaults(run=_status)
 
 
 def add_workspace_arguments(verb: argparse.ArgumentParser) -> None:
@@ -307,33 +304,3 @@ def _known(
             if answer.verdict == "no_relation":  # which answers for every predicate
                 answered.add((*pair, NO_RELATION))
         return answered, store.faulty_segments()
-
-
-def _status(args: argparse.Namespace) -> Outcome:
-    """Say how far each stage of a workspace is; reads manifests only."""
-    from haystack.executors.status import read_status
-
-    if not (args.workspace / "workspace.yaml").is_file():
-        raise InputError(
-            "this folder is no workspace: it has no workspace.yaml", path=args.workspace
-        )
-    order = [*_HELP, "export"]
-    order.insert(order.index("propose"), "gather")
-    stages = sorted(read_status(args.workspace), key=lambda status: order.index(status.stage))
-    rows = [
-        (
-            s.stage,
-            s.shards,
-            s.inputs,
-            s.ok,
-            s.quarantined,
-            round(s.seconds, 1),
-            f"outdated by {s.outdated_by}" if s.outdated_by else "up to date",
-        )
-        for s in stages
-    ]
-    header = ("stage", "shards", "inputs", "ok", "quarantined", "seconds", "state")
-    return Outcome(
-        "\n".join(table(header, rows)) if rows else "no stage has run here yet",
-        {"stages": [dict(zip(header, row, strict=True)) for row in rows]},
-    )

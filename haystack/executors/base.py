@@ -77,7 +77,7 @@ class RunSummary:
             f"{self.ok} of {self.inputs} items ok in {self.seconds:.1f} s"
         )
         if self.elsewhere:
-            text += f"; other processes are computing {self.elsewhere} more shards"
+            text += f"; {self.elsewhere} more in the hands of other processes"
         if self.failed:
             reasons = ", ".join(f"{failed.shard} ({failed.reason})" for failed in self.failed)
             text += f"; {len(self.failed)} shards failed and are not done: {reasons}"
