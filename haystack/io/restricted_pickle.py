@@ -1,9 +1,11 @@
-"""Predictions in pickles, read without executing anything.
+"""Predictions and models in pickles, read without executing anything.
 
 A pickle is a program; the usual reader runs it. :class:`PickledList` builds plain values, NumPy
 arrays and numbers, PyTorch tensors (as arrays, wherever they were), and instances of the classes of
 OpenPSG and its relatives as :class:`Record`, which holds their attributes and nothing else.
-PyTorch, OpenPSG and mmdet need not be installed. Every other global is refused by name.
+:func:`read_pickle` does so for a file of arrays, :func:`read_pickled_model` for one that holds a
+whole PyTorch model. PyTorch, OpenPSG and mmdet need not be installed. Every other global is refused
+by name.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import itertools
 import math
 import mmap
 import re
-from collections.abc import Callable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,7 @@ from haystack.io import pickle_machine
 from haystack.io.pickle_machine import Global, Machine, Pending, Raw, Record
 from haystack.io.pickle_opcodes import outline
 
-__all__ = ["PickledList", "Record"]
+__all__ = ["PickledList", "Record", "read_pickle", "read_pickled_model"]
 
 FOREIGN_PACKAGES = ("openpsg", "pairnet", "hilo", "mmdet", "mmcv")
 """Packages whose classes become records: OpenPSG, models built on it, and what they build on."""
@@ -103,6 +107,83 @@ class PickledList:
             raise InputError(f"cannot read it as a pickle: {error}", path=self.path) from error
         except ValueError:  # nothing can be mapped
             raise InputError("cannot read it as a pickle: it is empty", path=self.path) from None
+
+
+def read_pickle(path: str | Path) -> Any:
+    """The value of a pickle of plain values and arrays, such as detectron2's ``.pkl`` weights.
+
+    Args:
+        path: the file.
+
+    Raises:
+        InputError: no pickle, damaged, or it names something that is refused.
+    """
+    file = Path(path)
+    with _one_sentence(file):
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read it as a pickle: {error.strerror}") from error
+        return _run(content, _resolve)
+
+
+def read_pickled_model(path: str | Path, packages: Collection[str]) -> Any:
+    """What ``torch.save`` wrote of a whole model: modules as records, tensors as arrays.
+
+    A module's parameters, buffers and parts are among its attributes, under ``_parameters``,
+    ``_buffers`` and ``_modules``.
+
+    Args:
+        path: a zip file of PyTorch 1.6 or later.
+        packages: whose classes may be records, beside ``torch.nn.modules``.
+
+    Raises:
+        InputError: no such file, damaged, or it names something that is refused.
+    """
+    file = Path(path)
+
+    def resolve(module: str, name: str) -> Global:
+        if module.startswith("torch.nn.modules.") or module.partition(".")[0] in packages:
+            return Global(module, name, create=lambda: Record(f"{module}.{name}"))
+        if (module, name) == ("torch._utils", "_rebuild_parameter"):
+            return Global(module, name, lambda arguments: arguments[0])
+        if (_SAME.get(module, module), name) == ("builtins", "getattr"):
+            return Global(module, name, lambda arguments: None)  # a bound method; nothing is
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return Global(module, name, partial(_tensor, expanded=True))  # a cached grid
+        return _resolve(module, name)
+
+    with _one_sentence(file):
+        try:
+            archive = zipfile.ZipFile(file)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise InputError(f"cannot read it as a file of torch.save: {error}") from error
+        with archive:
+            names = archive.namelist()
+            folder = next((n.removesuffix("data.pkl") for n in names if n.endswith("data.pkl")), "")
+            _expect(
+                all(entry.file_size == entry.compress_size for entry in archive.infolist()),
+                "compressed content, which PyTorch does not write",
+            )
+
+            def storage(reference: Any) -> _Storage:
+                dtype = _storage_type(reference)
+                return _Storage(np.frombuffer(archive.read(f"{folder}data/{reference[2]}"), dtype))
+
+            return _run(archive.read(f"{folder}data.pkl"), resolve, storage)
+
+
+def _run(
+    content: bytes,
+    resolve: pickle_machine.Resolve,
+    persistent: Callable[[Any], Any] | None = None,
+) -> Any:
+    if content[:1] != bytes([_PROTO]):
+        raise InputError("expected a pickle of protocol 2 to 5, which begins with the byte 0x80")
+    machine = Machine(content, resolve, persistent=persistent)
+    machine.run(0)
+    _expect(len(machine.stack) == 1, "more than one value")
+    return machine.stack[0]
 
 
 @contextmanager
@@ -297,7 +378,7 @@ def _storage_type(reference: Any) -> np.dtype[Any]:
     return np.dtype(_TORCH_STORAGES[reference[1].name])
 
 
-def _tensor(arguments: tuple[Any, ...]) -> npt.NDArray[Any]:
+def _tensor(arguments: tuple[Any, ...], *, expanded: bool = False) -> npt.NDArray[Any]:
     _expect(len(arguments) >= 4 and isinstance(arguments[0], _Storage), "a tensor of nothing")
     storage, offset, size, stride = arguments[:4]
     _expect(
@@ -313,7 +394,9 @@ def _tensor(arguments: tuple[Any, ...]) -> npt.NDArray[Any]:
     if not count:
         return np.empty(size, values.dtype)
     last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    _expect(count <= len(values) and last < len(values), "a tensor larger than its content")
+    # An expanded tensor repeats values with a stride of 0; copied, it could fill the memory.
+    fits = last < len(values) and (expanded or count <= len(values))
+    _expect(fits, "a tensor larger than its content")
     return np.lib.stride_tricks.as_strided(
         values[offset:], size, [step * values.itemsize for step in stride], writeable=False
     )

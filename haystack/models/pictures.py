@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 MEAN = (123.675, 116.28, 103.53)
@@ -26,3 +29,17 @@ def pad(levels: Tensor) -> Tensor:
     height, width = levels.shape[1:]
     bottom, right = padded_size(height, width)
     return F.pad(levels, (0, right - width, 0, bottom - height))
+
+
+def resize(picture: Image.Image, size: tuple[int, int]) -> Tensor:
+    """Resized grey levels, uint8 [3, height, width].
+
+    Pillow's bilinear filter, which averages over all pixels that become one (PyTorch's
+    interpolation without ``antialias`` reads four of them), on 8-bit values, rounded to 8 bits.
+
+    Args:
+        picture: RGB.
+        size: height and width.
+    """
+    small = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(small)).permute(2, 0, 1)

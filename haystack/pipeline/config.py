@@ -31,7 +31,7 @@ from haystack.models.relation.references import absolute_reference
 RESOLVED = "resolved"
 """Top-level key of ``workspace.yaml`` for what is recorded, not configured; readers drop it."""
 
-SEGMENTERS = ("precomputed", "maskdino")
+SEGMENTERS = ("precomputed", "maskdino", "detectron2", "transformers", "yolo-seg")
 """Where segments may come from, by ``segment.kind``."""
 
 _PRECISIONS = ("float32", "bfloat16", "float16")
@@ -153,25 +153,37 @@ class SegmentConfig:
     """Panoptic masks.
 
     Args:
-        kind: ``precomputed`` = given by a file; ``maskdino`` = found by a MaskDINO.
+        kind: ``precomputed`` = given by a file; ``maskdino`` = found by a MaskDINO; ``detectron2``
+            = by any panoptic model of detectron2; ``transformers`` = by Mask2Former, OneFormer,
+            EoMT; ``yolo-seg`` = things alone, by weights under GPL-3.0 that come in a package.
         annotations: what is in the images: a PSG JSON (or a bundled name), a COCO panoptic JSON,
             COCO detections with masks, or a folder of panoptic PNGs.
-        weights: MaskDINO's official panoptic checkpoint, on ResNet-50 or Swin-L.
+        weights: MaskDINO's official panoptic checkpoint, on ResNet-50 or Swin-L; a checkpoint of
+            detectron2; a ``-seg.pt`` file of YOLOv5 or YOLOv7.
+        model: a model of transformers, by its name or its folder, which must be on this machine;
+            ``yolov5s-seg`` (the default) or ``yolov7-seg``.
+        config: detectron2's configuration file.
+        setup: functions that detectron2's configuration is handed to first, as
+            ``package.module:function``; MaskDINO needs ``maskdino:add_maskdino_config``. Naming
+            one says that its code may run.
         device: where a model runs: ``cpu``, ``cuda``, ``cuda:1``.
         precision: ``float32``, or ``bfloat16`` or ``float16`` for autocast; MaskDINO's backbone
             alone follows.
         batch_size: images of one shape that a model sees together; more is faster on a GPU until
-            memory runs out.
+            memory runs out, which halves it. detectron2 sees one.
         compile: use ``torch.compile``: minutes for each shape, faster from then on.
         score_threshold: probability above which an object counts; lower finds more. Null = the
-            segmenter's own, which is 0.25 for MaskDINO.
+            segmenter's own: 0.25 for MaskDINO, 0.35 for YOLO.
         overlap_threshold: share of its mask that an object must win to stay; lower keeps more.
-            Null = the segmenter's own, which is 0.8 for MaskDINO.
+            Null = the segmenter's own: 0.8 for MaskDINO, 0.5 for YOLO.
     """
 
     kind: str = "precomputed"
     annotations: str = ""
     weights: str = ""
+    model: str = ""
+    config: str = ""
+    setup: list[str] = field(default_factory=list)
     device: str = "cpu"
     precision: str = "float32"
     batch_size: int = 1
@@ -187,6 +199,14 @@ class SegmentConfig:
             value = getattr(self, key)
             if value is not None and not 0 <= value <= 1:
                 raise InputError(f"'segment.{key}' expects a number in 0..1 or null, got {value}")
+
+    def thresholds(self) -> dict[str, float]:
+        """Those that are given, by name."""
+        both = {
+            "score_threshold": self.score_threshold,
+            "overlap_threshold": self.overlap_threshold,
+        }
+        return {key: value for key, value in both.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -301,6 +321,7 @@ def with_absolute_paths(settings: WorkspaceConfig) -> WorkspaceConfig:
         return value if not value or value in names else os.path.abspath(value)
 
     replace = dataclasses.replace
+    model = settings.segment.model  # a folder, or a name
     return replace(
         settings,
         vocabulary=absolute(settings.vocabulary, ("psg",)),
@@ -310,6 +331,8 @@ def with_absolute_paths(settings: WorkspaceConfig) -> WorkspaceConfig:
             settings.segment,
             annotations=absolute(settings.segment.annotations, BUNDLED),
             weights=absolute(settings.segment.weights),
+            model=os.path.abspath(model) if os.path.isdir(model) else model,
+            config=absolute(settings.segment.config),
         ),
         score=replace(
             settings.score,

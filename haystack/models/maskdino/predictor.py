@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from PIL import Image
@@ -17,11 +16,10 @@ from haystack.models.maskdino.preprocessing import (
     SHORT_SIDE,
     fitted_size,
     padded_size_of,
-    resize,
     to_batch,
 )
-
-_PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from haystack.models.pictures import resize
+from haystack.models.precision import autocast, check_precision
 
 
 class MaskDINOPredictor:
@@ -59,15 +57,12 @@ class MaskDINOPredictor:
         short_side: int = SHORT_SIDE,
         long_side: int = LONG_SIDE,
     ) -> None:
-        if precision not in _PRECISIONS:
-            raise InputError(
-                f"precision expects one of {', '.join(_PRECISIONS)}, got {precision!r}"
-            )
+        check_precision(precision)
         for name, value in (("short_side", short_side), ("long_side", long_side)):
             if value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}")
         self._device = torch.device(device)
-        self._dtype = _PRECISIONS[precision]
+        self._precision = precision
         # Blocks of channels instead of planes: convolutions are faster, on the CPU as well.
         network = network.eval().to(self._device)
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -104,7 +99,7 @@ class MaskDINOPredictor:
             )
         sizes = [fitted_size(one.height, one.width, *self._sides) for one in pictures]
         small = [resize(one, size) for one, size in zip(pictures, sizes, strict=True)]
-        with self._autocast():
+        with autocast(self._device, self._precision):
             batch = to_batch(small, self._device)
             output = self._network(batch.contiguous(memory_format=torch.channels_last))
         wanted = output_sizes or [(one.height, one.width) for one in pictures]
@@ -120,8 +115,3 @@ class MaskDINOPredictor:
             )
             for image in range(len(pictures))
         ]
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        if self._dtype is None:
-            return nullcontext()
-        return torch.autocast(self._device.type, dtype=self._dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -39,20 +38,6 @@ def padded_size_of(
 ) -> tuple[int, int]:
     """Height and width of a picture's input once it is scaled and padded."""
     return padded_size(*fitted_size(picture.height, picture.width, short_side, long_side))
-
-
-def resize(picture: Image.Image, size: tuple[int, int]) -> Tensor:
-    """Resized grey levels, uint8 [3, height, width].
-
-    Pillow's bilinear filter, which averages over all pixels that become one (PyTorch's
-    interpolation without ``antialias`` reads four of them), on 8-bit values, rounded to 8 bits.
-
-    Args:
-        picture: RGB.
-        size: height and width.
-    """
-    small = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return torch.from_numpy(np.array(small)).permute(2, 0, 1)
 
 
 def to_batch(pictures: Sequence[Tensor], device: torch.device) -> Tensor:

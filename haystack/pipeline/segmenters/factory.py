@@ -34,6 +34,10 @@ def open_segmenter(
                 "choose a segmenter with segment.kind"
             )
         return open_segments(config.annotations, vocabulary, image_keys)
+    if config.kind == "yolo-seg":
+        from haystack.pipeline.segmenters.yolo import YOLOSegmenter
+
+        return YOLOSegmenter(config, vocabulary)
     from haystack.pipeline.segmenters.maskdino import MaskDINOSegmenter
 
     return MaskDINOSegmenter(config, vocabulary)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from haystack import files
 from haystack.errors import InputError
 from haystack.io.class_numbers import of_contiguous_ids
 from haystack.models.maskdino.preprocessing import padded_size_of
-from haystack.pipeline.segmenters.model import FoundSegment, FoundSegments, ModelSegmenter
+from haystack.pipeline.segmenters.model import FoundSegments, ModelSegmenter, found_by
 from haystack.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -54,16 +53,10 @@ class MaskDINOSegmenter(ModelSegmenter):
 
     def find(self, pictures: Sequence[Image.Image]) -> list[FoundSegments]:
         """See ``ModelSegmenter``; a picture may be too thin to have anything to look at."""
-        return [
-            FoundSegments(
-                result.id_map,
-                [FoundSegment(s.id, s.category, s.score) for s in result.segments],
-            )
-            for result in self._predictor.predict(pictures)
-        ]
+        return found_by(self.model.predict(pictures))
 
-    @cached_property
-    def _predictor(self) -> MaskDINOPredictor:
+    def load(self) -> MaskDINOPredictor:
+        """See ``ModelSegmenter``."""
         from haystack.devices import usable_device
         from haystack.models.checkpoints.maskdino import load_maskdino
         from haystack.models.maskdino.predictor import MaskDINOPredictor
@@ -95,8 +88,4 @@ def weight_file(config: SegmentConfig) -> Path:
 def _settings(config: SegmentConfig) -> PanopticSettings:
     from haystack.models.maskdino.panoptic import PanopticSettings
 
-    given = {
-        "score_threshold": config.score_threshold,
-        "overlap_threshold": config.overlap_threshold,
-    }
-    return PanopticSettings(**{key: value for key, value in given.items() if value is not None})
+    return PanopticSettings(**config.thresholds())

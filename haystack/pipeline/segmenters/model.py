@@ -20,6 +20,7 @@ from haystack.scene_graph import Segment
 from haystack.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from haystack.models.maskdino.panoptic import PanopticResult
     from haystack.pipeline.config import SegmentConfig
     from haystack.pipeline.memory import InHalves
 
@@ -34,12 +35,12 @@ class FoundSegment:
 
     Args:
         id: in the model's id map.
-        number: of its class, as the model counts.
+        number: of its class, as the model counts; whatever ``classes`` is asked for.
         score: its confidence, 0..1; None where the model gives none.
     """
 
     id: int
-    number: int
+    number: Hashable
     score: float | None
 
 
@@ -56,6 +57,16 @@ class FoundSegments:
     segments: Sequence[FoundSegment]
 
 
+def found_by(results: Sequence[PanopticResult]) -> list[FoundSegments]:
+    """What Haystack's own models find."""
+    return [
+        FoundSegments(
+            result.id_map, [FoundSegment(s.id, s.category, s.score) for s in result.segments]
+        )
+        for result in results
+    ]
+
+
 class ModelSegmenter(ABC):
     """Runs a model on batches of pictures that look alike to it.
 
@@ -66,7 +77,7 @@ class ModelSegmenter(ABC):
     """
 
     def __init__(
-        self, config: SegmentConfig, vocabulary: Vocabulary, classes: Mapping[int, int]
+        self, config: SegmentConfig, vocabulary: Vocabulary, classes: Mapping[Any, int]
     ) -> None:
         self._config = config
         self._vocabulary = vocabulary
@@ -75,6 +86,19 @@ class ModelSegmenter(ABC):
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
         """What determines the segments; device and batch size are left out, as for features."""
+
+    @abstractmethod
+    def load(self) -> Any:
+        """The model, on its device.
+
+        Raises:
+            InputError: the device or the weights cannot be used.
+        """
+
+    @cached_property
+    def model(self) -> Any:
+        """What ``load`` gave, once."""
+        return self.load()
 
     @abstractmethod
     def shape(self, picture: Image.Image) -> Hashable:
@@ -111,8 +135,10 @@ class ModelSegmenter(ABC):
         """Segments of several RGB images, batch by batch; see ``BatchSegmenter``.
 
         Raises:
-            HaystackError: the device cannot be used, or has no memory for a single image.
+            InputError: the device or the weights cannot be used: no image's fault.
+            HaystackError: there is no memory for a single image.
         """
+        _ = self.model  # not in a batch, where an error would count as the images'
         buckets: dict[Hashable, list[int]] = defaultdict(list)
         for place, (_, picture) in enumerate(images):
             buckets[self.shape(picture)].append(place)
@@ -147,9 +173,9 @@ class ModelSegmenter(ABC):
     ) -> Segmentation | InputError:
         if isinstance(found, InputError):
             return found
-        unknown = {s.number for s in found.segments} - self._classes.keys()
+        unknown = [s.number for s in found.segments if s.number not in self._classes]
         if unknown:
-            return InputError(f"the model found its class {min(unknown)}, which has no name")
+            return InputError(f"the model found its class {unknown[0]}, which has no name")
         return panoptic_record(
             image_key,
             found.id_map,

@@ -8,12 +8,8 @@ from PIL import Image
 from haystack.errors import InputError
 from haystack.models.maskdino.panoptic import PanopticSettings
 from haystack.models.maskdino.predictor import MaskDINOPredictor
-from haystack.models.maskdino.preprocessing import (
-    fitted_size,
-    padded_size_of,
-    resize,
-    to_batch,
-)
+from haystack.models.maskdino.preprocessing import fitted_size, padded_size_of, to_batch
+from haystack.models.pictures import resize
 
 LOOSE = PanopticSettings(score_threshold=0.0, overlap_threshold=0.0)
 

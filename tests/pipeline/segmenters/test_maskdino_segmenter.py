@@ -39,7 +39,7 @@ class Found:
 def test_what_is_found_becomes_a_segmentation(config: SegmentConfig) -> None:
     turned = replace(PSG, stuff_classes=PSG.stuff_classes[::-1])
     segmenter = MaskDINOSegmenter(config, turned)
-    vars(segmenter)["_predictor"] = Found()
+    vars(segmenter)["model"] = Found()
     result = segmenter.segment("tar/1.jpg", Image.new("RGB", (8, 6)))
     assert result.image_id == "tar/1.jpg"
     assert check_segmentation(result, (6, 8), turned) is result.id_map

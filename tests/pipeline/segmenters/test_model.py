@@ -39,6 +39,10 @@ class Halves(ModelSegmenter):
     def fingerprint(self):
         return {}
 
+    def load(self):
+        if self.fits < 0:
+            raise InputError("these are no weights")
+
     def shape(self, picture):
         return picture.size
 
@@ -110,6 +114,14 @@ def test_a_picture_that_cannot_be_segmented_is_set_aside_alone():
     assert reasons["4.png"] == "the model found its class 8, which has no name"
     with pytest.raises(InputError, match="too thin"):
         segmenter.segment(*images((4, 1))[0])
+
+
+def test_weights_or_a_device_that_cannot_be_used_are_no_images_fault():
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(stream, "PNG")
+    images = [("0.png", stream.getvalue())]
+    with pytest.raises(InputError, match="these are no weights"):
+        list(segment_images(images, Halves(fits=-1), VOCABULARY, set_aside=pytest.fail))
 
 
 def test_masks_have_the_resolution_of_the_picture():
