@@ -17,7 +17,7 @@ DATA = BASE | {"vocabulary", "scene_graph", "statistics"}
 IO = DATA | {"io"}
 FUNCTIONAL = DATA | {"metrics.functional"}
 METRICS = FUNCTIONAL | {"metrics"}
-MODELS = IO | METRICS | {"models"}
+MODELS = IO | METRICS | {"models", "weights"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
@@ -28,6 +28,7 @@ ALLOWED = {
     "scene_graph": BASE | {"vocabulary"},
     "statistics": DATA,
     "io": DATA,
+    "weights": BASE,
     "metrics.functional": DATA,
     "metrics": FUNCTIONAL,
     "evaluation": IO | METRICS,
@@ -105,8 +106,8 @@ def test_starting_imports_nothing_heavy(statement):
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("package", ["annotate", "executors"])
-def test_the_annotation_service_and_the_executors_need_no_torch(package):
+@pytest.mark.parametrize("package", ["annotate", "executors", "weights"])
+def test_the_annotation_service_the_executors_and_the_weights_need_no_torch(package):
     modules = [
         f"haystack.{package}.{path.stem}"
         for path in sorted((PACKAGE / package).glob("*.py"))

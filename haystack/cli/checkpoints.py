@@ -35,11 +35,12 @@ def _convert(args: argparse.Namespace) -> Outcome:
     from haystack.models.checkpoints.openpsg import load_openpsg
     from haystack.models.relation.files import save_relation_model
     from haystack.vocabulary import Vocabulary
+    from haystack.weights import resolve
 
     if args.out.suffix != ".safetensors":
         raise InputError("expected a name that ends in .safetensors", path=args.out)
     vocabulary = None if args.vocabulary is None else Vocabulary.from_file(args.vocabulary)
-    model = load_openpsg(args.checkpoint, vocabulary)
+    model = load_openpsg(resolve(args.checkpoint, "CHECKPOINT"), vocabulary)
     save_relation_model(model.network, args.out)
     config = model.network.config
     parts = Counter(name.split(".")[0] for name in model.set_aside)

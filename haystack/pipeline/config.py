@@ -27,6 +27,7 @@ from haystack import config
 from haystack.errors import InputError
 from haystack.io.datasets import BUNDLED
 from haystack.models.relation.references import absolute_reference
+from haystack.weights import NAMES
 
 RESOLVED = "resolved"
 """Top-level key of ``workspace.yaml`` for what is recorded, not configured; readers drop it."""
@@ -59,10 +60,10 @@ class EmbedConfig:
     """One feature vector an image.
 
     Args:
-        encoder: any timm model by name, or ``efficientnet-lite0``, the small ImageNet encoder
-            whose weights come inside a package.
-        weights: a local weight file (official DINOv2 ``.pth`` files included); empty = the
-            package's or the hub cache's. Random weights are never used.
+        encoder: a DINOv2 by upstream's name (``dinov2_vitl14_reg``), any timm model by timm's, or
+            ``efficientnet-lite0``, the small ImageNet encoder whose weights come inside a package.
+        weights: a weight file (upstream's or timm's), or a name of ``haystack weights list``; empty
+            = the encoder's own, where they are on this machine. Random weights are never used.
         image_size: side of the square that the encoder sees, in pixels; null = the model's own
             (518 for DINOv2; 224 costs a fifth).
         pooling: ``cls`` = the class token, as in the paper (the encoder's own feature where it has
@@ -158,7 +159,8 @@ class SegmentConfig:
             EoMT; ``yolo-seg`` = things alone, by weights under GPL-3.0 that come in a package.
         annotations: what is in the images: a PSG JSON (or a bundled name), a COCO panoptic JSON,
             COCO detections with masks, or a folder of panoptic PNGs.
-        weights: MaskDINO's official panoptic checkpoint, on ResNet-50 or Swin-L; a checkpoint of
+        weights: MaskDINO's official panoptic checkpoint, on ResNet-50 or Swin-L, a file or by name
+            (``maskdino_r50``, ``maskdino_swinl``: see ``haystack weights``); a checkpoint of
             detectron2; a ``-seg.pt`` file of YOLOv5 or YOLOv7.
         model: a model of transformers, by its name or its folder, which must be on this machine;
             ``yolov5s-seg`` (the default) or ``yolov7-seg``.
@@ -314,7 +316,7 @@ def load_config(
 def with_absolute_paths(settings: WorkspaceConfig) -> WorkspaceConfig:
     """The same settings with every path absolute, so that they hold in any current folder.
 
-    Names of bundled data sets and of the bundled vocabulary stay names.
+    Names of bundled data sets, of the bundled vocabulary and of known weights stay names.
     """
 
     def absolute(value: str, names: Collection[str] = ()) -> str:
@@ -326,11 +328,11 @@ def with_absolute_paths(settings: WorkspaceConfig) -> WorkspaceConfig:
         settings,
         vocabulary=absolute(settings.vocabulary, ("psg",)),
         source=replace(settings.source, images=absolute(settings.source.images)),
-        embed=replace(settings.embed, weights=absolute(settings.embed.weights)),
+        embed=replace(settings.embed, weights=absolute(settings.embed.weights, NAMES)),
         segment=replace(
             settings.segment,
             annotations=absolute(settings.segment.annotations, BUNDLED),
-            weights=absolute(settings.segment.weights),
+            weights=absolute(settings.segment.weights, NAMES),
             model=os.path.abspath(model) if os.path.isdir(model) else model,
             config=absolute(settings.segment.config),
         ),

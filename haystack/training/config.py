@@ -84,7 +84,8 @@ class TrainConfig:
         init: a model to start from (retraining): its file, or the folder of its run; or null. Its
             architecture replaces ``model``.
         init_trunk: a detector's or a classifier's checkpoint whose trunk fills that of a new model
-            with ``features: visual``; null = random, which a warning says.
+            with ``features: visual``, a file or a name of ``haystack weights list``; null = random,
+            which a warning says.
         seed: of weights, order of images, flips and dropout.
         device: PyTorch device; under ``torchrun``, ``cuda`` is each process's own.
         threads: CPU threads of PyTorch during the run. Sums depend on their number, so that it is

@@ -33,6 +33,7 @@ from haystack.training.run_folder import RunFolder
 from haystack.training.sources import TrainingImages, collect_images, read_annotations
 from haystack.training.trainee import Trainee
 from haystack.vocabulary import Vocabulary
+from haystack.weights import resolve
 
 _FIT = 2  # beside the streams of haystack.training.order
 
@@ -91,6 +92,8 @@ def train(
     started = time.perf_counter()
     if config.init is not None:
         config = replace(config, init=str(model_file(config.init)))
+    if config.init_trunk is not None:
+        config = replace(config, init_trunk=str(resolve(config.init_trunk, "init_trunk")))
     if dataset is None:
         dataset = read_annotations(config)
     datasets = [dataset] if isinstance(dataset, SceneGraphDataset) else list(dataset)

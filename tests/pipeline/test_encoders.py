@@ -112,25 +112,42 @@ def test_a_batch_without_room_is_halved_and_the_features_are_the_same(
         small_encoder.encode(items)
 
 
-def test_missing_weights_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which all places are where weights may lie."""
+    monkeypatch.setenv("HAYSTACK_WEIGHTS", str(tmp_path / "weights"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch/hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    return tmp_path
+
+
+def test_missing_weights_say_what_to_do(caches: Path) -> None:
     with pytest.raises(InputError) as caught:
         find_encoder(EmbedConfig())
     text = str(caught.value)
-    assert "no weights for the encoder 'vit_large_patch14_dinov2.lvd142m'" in text
-    assert "embed.weights=FILE" in text
-    assert "hf download timm/vit_large_patch14_dinov2.lvd142m" in text
-    cached = tmp_path / "checkpoints" / "dinov2_vitl14_pretrain.pth"
-    cached.parent.mkdir()
-    cached.write_bytes(b"x")
-    assert find_encoder(EmbedConfig()).weights == cached
+    assert "the weights 'dinov2_vitl14' are not on this machine" in text
+    assert "run: haystack weights pull dinov2_vitl14;" in text
+    assert "embed.encoder=efficientnet-lite0, which needs no download" in text
+    with pytest.raises(InputError, match=r"embed\.weights=FILE, or .* hf download timm/resnet18"):
+        find_encoder(EmbedConfig(encoder="resnet18"))
 
 
-def test_weights_in_the_hub_cache_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+@pytest.mark.parametrize("place", ["weights", "torch/hub/checkpoints"])
+def test_upstreams_file_is_found_by_either_name(caches: Path, place: str) -> None:
+    file = caches / place / "dinov2_vitl14_pretrain.pth"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    for config in (
+        EmbedConfig(),
+        EmbedConfig(encoder="dinov2_vitl14"),
+        EmbedConfig(weights="dinov2_vitl14"),
+    ):
+        spec = find_encoder(config)
+        assert (spec.name, spec.weights) == ("vit_large_patch14_dinov2.lvd142m", file)
+
+
+def test_weights_in_the_hub_cache_are_found(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "huggingface_hub.try_to_load_from_cache",
         lambda repository, file, revision=None: (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from haystack import files
+from haystack import weights
 from haystack.errors import InputError
 from haystack.io.class_numbers import of_contiguous_ids
 from haystack.models.maskdino.preprocessing import padded_size_of
@@ -41,7 +41,7 @@ class MaskDINOSegmenter(ModelSegmenter):
         """Hash of the weights, thresholds, and precision."""
         return {
             "segmenter": "maskdino",
-            "weights": files.sha256_file(self._weights),
+            "weights": weights.checksum(self._weights),
             "precision": self._config.precision,
             "score_threshold": self._settings.score_threshold,
             "overlap_threshold": self._settings.overlap_threshold,
@@ -78,11 +78,11 @@ def weight_file(config: SegmentConfig) -> Path:
         InputError: it is not given, or does not exist.
     """
     if not config.weights:
-        raise InputError(f"segment.kind={config.kind} needs segment.weights=FILE, which is empty")
-    path = Path(config.weights)
-    if not path.is_file():
-        raise InputError("segment.weights names a file that does not exist", path=path)
-    return path
+        raise InputError(
+            f"segment.kind={config.kind} needs segment.weights=FILE, which is empty; MaskDINO's "
+            "own: haystack weights pull maskdino_r50, then segment.weights=maskdino_r50"
+        )
+    return weights.resolve(config.weights, "segment.weights")
 
 
 def _settings(config: SegmentConfig) -> PanopticSettings:
