@@ -77,8 +77,9 @@ class EmbedConfig:
         draft: decode JPEGs at a half, a quarter or an eighth of their size where that is still no
             smaller than what the encoder sees (SA-1B's at a half for 518 px, at a quarter for 224).
             Saves one half to three quarters of the time; features differ a little.
-        threads: that decode while the encoder works; null = one a core that this process may use,
-            0 = decode and encode in turn. Changes nothing but speed.
+        threads: that decode while the encoder works; null = as many as PyTorch computes with
+            (``OMP_NUM_THREADS``), under torchrun this process's share of the cores; 0 = decode and
+            encode in turn. Changes nothing but speed.
     """
 
     encoder: str = "vit_large_patch14_dinov2.lvd142m"

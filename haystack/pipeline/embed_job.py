@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
+import torch
+
 from haystack.executors.base import Counts, Outputs
 from haystack.io.images import ImageSource
 from haystack.pipeline import tables
@@ -61,13 +63,16 @@ class EmbedJob:
             batch_size=self._config.batch_size,
             dtype=self._config.dtype,
             set_aside=out.quarantine,
-            threads=_usable_cores() if threads is None else threads,
+            threads=decoding_threads() if threads is None else threads,
         )
         tables.write_features(out.path(FEATURES.format(shard=shard)), features)
         return counts_of(len(features.image_keys), out)
 
 
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # a scheduler may lend fewer than the machine has
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def decoding_threads() -> int:
+    """As many as PyTorch computes with; under torchrun, which allows it one, a share of the cores."""
+    processes = os.environ.get("LOCAL_WORLD_SIZE")
+    if processes is None:
+        return torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // int(processes))

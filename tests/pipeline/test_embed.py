@@ -12,6 +12,7 @@ from haystack.errors import HaystackError, InputError
 from haystack.io.images import Content
 from haystack.pipeline.config import EmbedConfig
 from haystack.pipeline.embed import embed_images
+from haystack.pipeline.embed_job import decoding_threads
 from haystack.pipeline.encoders import SMALL_ENCODER, find_encoder
 from haystack.pipeline.tables import Features
 
@@ -149,6 +150,15 @@ def test_corrupt_image_is_set_aside_and_the_rest_goes_on() -> None:
     assert [key for key, _ in reasons] == ["cut.jpg", "no.jpg"]
     assert "broken" in reasons[0][1]
     assert "empty" in reasons[1][1]
+
+
+def test_processes_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert decoding_threads() == torch.get_num_threads()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
+    for processes, threads in ((1, 16), (4, 4), (20, 1)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        assert decoding_threads() == threads
 
 
 def test_no_images_give_no_features() -> None:
