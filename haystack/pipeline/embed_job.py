@@ -70,7 +70,7 @@ class EmbedJob:
 
 
 def decoding_threads() -> int:
-    """As many as PyTorch computes with; under torchrun, which gives it one, a share of the cores."""
+    """As many as PyTorch computes with; its share of the cores under torchrun, which allows one."""
     processes = os.environ.get("LOCAL_WORLD_SIZE")
     if processes is None:
         return torch.get_num_threads()
