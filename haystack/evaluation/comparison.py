@@ -221,8 +221,28 @@ def compare(
         from_logits: whether scores are logits, of both models.
         device: where the metrics run.
 
+    Returns:
+        The differences, B - A, in fractions of 0..1 (PRank in ranks).
+
     Raises:
         InputError: as ``evaluate``, and for too few replicates.
+
+    Example:
+        >>> import numpy as np
+        >>> from haystack.scene_graph import RelationScores, SceneGraph, SceneGraphDataset, Segment
+        >>> from haystack.vocabulary import Vocabulary
+        >>> objects = tuple(Segment(number, 0, 4, (0, 0, 2, 2)) for number in (1, 2))
+        >>> triplets = np.array([[0, 1, 0]])
+        >>> image = SceneGraph("17", 4, 4, "17.jpg", segments=objects, relations=triplets)
+        >>> data = SceneGraphDataset(Vocabulary(("person",), (), ("on", "beside")), (image,))
+        >>> pairs = np.array([[0, 1], [1, 0]])
+        >>> worse, better = (
+        ...     [RelationScores("17", pairs, np.array([[x, 0.3], [0.1, 0.2]], np.float32))]
+        ...     for x in (0.2, 0.4)
+        ... )
+        >>> found = compare(data, worse, better, ks=(1,), metrics=("R",), replicates=100)
+        >>> found.metrics["R@1"].difference  # of B above A
+        1.0
     """
     check_resampling(replicates, confidence, seed, device)
     device = usable_device(device)

@@ -57,6 +57,15 @@ class SceneGraphEvaluator:
     Raises:
         InputError: annotations that do not fit; in ``process`` for an image that they lack, or
             that came before, and predictions that do not fit.
+
+    Example:
+        >>> import torch
+        >>> evaluator = SceneGraphEvaluator("psg-mini", split="all", metrics=("R",))
+        >>> evaluator.reset()
+        >>> output = {"pairs": torch.tensor([[0, 1]]), "scores": torch.rand(1, 56)}
+        >>> evaluator.process([{"image_id": "459"}], [output])
+        >>> list(evaluator.evaluate()["scene_graph"])[:3]
+        ['R@20', 'R@50', 'R@100']
     """
 
     def __init__(

@@ -104,6 +104,20 @@ def evaluate(
             split or shared, an image or a pair twice, an index out of range, a score that is not
             finite, a triple labelled both ways (where the protocol merges labels), a mask that is
             not there.
+
+    Example:
+        >>> import numpy as np
+        >>> from haystack.scene_graph import RelationScores, SceneGraph, SceneGraphDataset, Segment
+        >>> from haystack.vocabulary import Vocabulary
+        >>> objects = tuple(Segment(number, 0, 4, (0, 0, 2, 2)) for number in (1, 2))
+        >>> triplets = np.array([[0, 1, 0]])
+        >>> image = SceneGraph("17", 4, 4, "17.jpg", segments=objects, relations=triplets)
+        >>> data = SceneGraphDataset(Vocabulary(("person",), (), ("on", "beside")), (image,))
+        >>> pairs = np.array([[0, 1], [1, 0]])
+        >>> scores = np.array([[0.2, 0.3], [0.1, 0.2]], np.float32)
+        >>> report = evaluate(data, [RelationScores("17", pairs, scores)], ks=(1, 2))
+        >>> report.metrics["R@1"], report.metrics["ngR@2"]
+        (0.0, 1.0)
     """
     if replicates:
         check_resampling(replicates, confidence, seed, device)

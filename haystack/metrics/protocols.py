@@ -221,7 +221,8 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
   flatters a model that gives up. Without graph constraint only the first 100 candidates of an
   image count, whatever K; ng-A@K is not cut.
 - ``openpsg-pan_seg``: the same evaluator with masks. Without graph constraint it computes
-  nothing, yet prints its empty tables: ngR and ng-A are undefined and ng-mR is 0. That is kept.
+  nothing, yet prints its empty tables: ngR and ng-A are undefined and ng-mR is 0. That is kept;
+  ng-IMR and ng-wIMR, which it has not, are undefined.
 - ``openpsg-phrdet``, ``openpsg-pan_seg-phrdet``: its phrase detection, which it prints beside that
   of SGDet: as the two above, but a pair hits if the union of its two boxes, or masks, overlaps that
   of the triplet's. R@inf asks for such a pair; InstR, P-AUC, PDD, PDO and the missing pairs ask for
@@ -248,6 +249,9 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 
 def get_protocol(name: str) -> Protocol:
     """The protocol called ``name``.
+
+    Args:
+        name: a key of :data:`PROTOCOLS`.
 
     Raises:
         InputError: there is none; the message lists those there are.

@@ -74,10 +74,12 @@ class SceneGraphMetrics(RecallStates):
       if its values are no positions.
 
     An ``image_id`` in either names the image in errors. An annotated pair that the predictions
-    lack counts as the worst. In SGDet, P-AUC, PDD and PDO take an annotated pair's scores from the
-    best overlapping predictions of its two objects, without object scores, and A@K, which asks for
-    the annotated pairs themselves, is undefined. Targets on the CPU spare waiting for an
-    accelerator.
+    lack counts as the worst, and so does each pair of an image that they lack. In SGDet, P-AUC,
+    PDD and PDO take an annotated pair's scores from the best overlapping predictions of its two
+    objects, without object scores, and A@K, which asks for the annotated pairs themselves, is
+    undefined: as soon as one image has objects of its own. Where every image lacks a prediction,
+    nothing tells what was predicted, and A@K is 0 as R@K is, unless the protocol skips such images.
+    Targets on the CPU spare waiting for an accelerator.
 
     PQ, SQ and RQ (only where ``metrics`` names them) ask for an ``id_map`` on both sides, whatever
     the protocol compares, and for ``iscrowd`` [N] in targets that have crowd regions. An image

@@ -226,8 +226,8 @@ class RecallStates(HaystackMetric):
         for recall in self.recalls:
             if recall.vector:
                 values = self._of_predicates(recall)[:, 0]
-                skipped = self.protocol.absent_predicates == "skip"
-                count = (~values.isnan()).sum() if skipped else torch.tensor(len(values))
+                every = self.protocol.absent_predicates == "undefined"
+                count = torch.tensor(len(values)) if every else (~values.isnan()).sum()
                 entered[recall.name] = count.to(values.device)
         return entered
 
@@ -241,6 +241,11 @@ class RecallStates(HaystackMetric):
         """Recall of each predicate, [P, K]; absent ones as the protocol says."""
         column = self.predicate_columns.index(self._column(recall))
         values = mean_recall(self.predicate_hits[:, column], self.predicate_counts[:, column, None])
+        # Where a protocol computes nothing without graph constraint, its peer prints ng-mR all the
+        # same, as 0, and has no ng-IMR to print.
+        nothing = self.protocol.unconstrained_candidates == 0
+        if nothing and recall.order == "independent-unconstrained":
+            return values
         return values.nan_to_num() if self.protocol.absent_predicates == "zero" else values
 
     def _over_predicates(self, recall: Recall) -> Tensor:

@@ -132,6 +132,45 @@ def test_images_without_prediction(protocol, empty, missing, mean_missing):
     assert found["mR@1"] == pytest.approx(mean_missing, nan_ok=True)
 
 
+@pytest.mark.parametrize("name", ["paper", "sgbench", "single-mpo", "openpsg", "kt"])
+def test_annotated_pairs_of_images_without_any_prediction_are_missed(name):
+    """A@K like R@K: an image that the predictions lack counts as the worst, or is skipped."""
+    skipped = name in ("openpsg", "kt")
+    found = compute(name, [None, None], [target([[0, 2, 0]])] * 2)
+    for metric in ("R@1", "A@1", "ng-A@1"):
+        assert found[metric] == pytest.approx(math.nan if skipped else 0, nan_ok=True), metric
+
+
+@pytest.mark.parametrize("batches", [[[0, 1]], [[0], [1]], [[1], [0]]])
+def test_annotated_pairs_are_undefined_once_objects_are_detected(batches):
+    """However images are batched: those without a prediction do not define A@K alone."""
+    truth = target([[0, 2, 0]])
+    own = {"labels": truth["labels"], "boxes": truth["boxes"]}
+    images = [None, pred([[0, 2]], [[0.9, 0.1]], **own)]
+    metric = SceneGraphMetrics(2, ks=(1,))
+    for batch in batches:
+        metric.update([images[i] for i in batch], [truth for _ in batch])
+    found = metric.compute()
+    assert found["R@1"] == 0.5
+    assert found["A@1"].isnan()
+    assert found["ng-A@1"].isnan()
+
+
+def test_openpsg_with_masks_has_no_imr_without_graph_constraint():
+    metric = SceneGraphMetrics(
+        2, ks=(1,), protocol="openpsg-pan_seg", training=[[0, 1, 0]], per_predicate=True
+    )
+    masks = torch.eye(3, dtype=torch.bool)[:, None]
+    metric.update([pred([[0, 2]], [[0.9, 0.1]])], [target([[0, 2, 0]]) | {"masks": masks}])
+    found = metric.compute()
+    assert found["IMR@1"] == found["mR@1"] == 0.5  # an absent predicate counts as 0
+    assert found["ng-mR@1"] == 0
+    assert found["support/predicates/ng-mR"] == 2
+    for name in ("ng-IMR@1", "ng-wIMR@1", "per_predicate/ng-IMR@1"):
+        assert found[name].isnan().all(), name
+    assert found["support/predicates/ng-IMR"] == 0
+
+
 def test_sgbench_ignores_missing_images_in_mr_but_not_empty_ones():
     hit = pred([[0, 2], [1, 2]], [[0.9, 0.1], [0.1, 0.8]])
     truth = [target([[0, 2, 0], [1, 2, 1]])] * 2

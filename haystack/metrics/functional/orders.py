@@ -75,6 +75,9 @@ def hits_of_rows(scores: Tensor, rows: Tensor, predicates: Tensor) -> FirstHits:
         rows: int64 [T], -1 where the pair is not there.
         predicates: int64 [T].
 
+    Returns:
+        The rows themselves; under the graph constraint only where the predicate is the row's best.
+
     Example:
         >>> scores = torch.tensor([[0.5, 0.4], [0.1, 0.6]])
         >>> hits_of_rows(scores, torch.tensor([0, 1]), torch.tensor([1, 1])).constrained
@@ -280,6 +283,9 @@ def independent_ranks(
 ) -> Tensor:
     """Ranks among the scores of the triplet's own predicate for all pairs of the image (ng-IMR).
 
+    The paper that defines IMR (Rethinking the Evaluation of Unbiased Scene Graph Generation, 2022)
+    does not say whether it keeps the graph constraint; its tables do, see :class:`TripletRanks`.
+
     Args:
         scores: float [R, P].
         pair_images: int64 [R], ascending.
@@ -330,7 +336,7 @@ def annotated_pair_ranks(
     pair_scores: Tensor | None = None,
     row_best: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Ranks among the candidates of annotated pairs only (A@K, ng-A@K).
+    """Ranks among the candidates of annotated pairs only (A@K, ng-A@K; Zhang et al., 2019).
 
     Args:
         scores: float [R, P].

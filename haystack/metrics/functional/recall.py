@@ -59,6 +59,15 @@ def grouped_hits(
 def recall_shares(hits: Tensor, sizes: Tensor) -> Tensor:
     """Hits [..., K] over triplets [...], in units of ``1 / UNIT``; 0 without triplets.
 
+    Whole numbers, so that sums of shares over images do not depend on their order.
+
+    Args:
+        hits: int64 [..., K], as of :func:`grouped_hits`.
+        sizes: int64 [...], at least the hits.
+
+    Returns:
+        int64 [..., K], rounded to the nearest unit.
+
     Example:
         >>> (recall_shares(torch.tensor([[1, 2]]), torch.tensor([2])) / UNIT).tolist()
         [[0.5, 1.0]]
