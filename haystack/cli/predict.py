@@ -15,6 +15,7 @@ from haystack.errors import InputError
 if TYPE_CHECKING:
     from haystack.io.images import Content
     from haystack.models.relation.protocol import RelationModel
+    from haystack.pipeline.config import SegmentConfig
     from haystack.pipeline.predict import PredictedImage
     from haystack.pipeline.segmenters.base import Segmenter
     from haystack.scene_graph import SceneGraphDataset
@@ -46,6 +47,13 @@ def add_verbs(verbs: Any) -> None:
         "--segments",
         help="what is in the pictures: PSG JSON, COCO panoptic JSON, COCO detection results, or a "
         "folder of panoptic PNGs with a JSON each",
+    )
+    verb.add_argument(
+        "--segmenter",
+        nargs="+",
+        metavar=("KIND", "key=value"),
+        help="what finds it instead: maskdino, detectron2, transformers or yolo-seg, and settings "
+        "like those of the stage segment, for example: --segmenter maskdino weights=FILE.pth",
     )
     verb.add_argument(
         "--out",
@@ -91,8 +99,8 @@ def add_verbs(verbs: Any) -> None:
 
 
 _HELP = (
-    "Predict scene graphs. Segments of pictures come from --segments; annotated images bring their "
-    "own, and are scored as PredCls."
+    "Predict scene graphs. Segments of pictures come from --segments or --segmenter; annotated "
+    "images bring their own, and are scored as PredCls."
 )
 
 
@@ -100,10 +108,10 @@ def _predict(args: argparse.Namespace) -> Outcome:
     if args.top < 1:
         raise InputError(f"expected --top of at least 1, got {args.top}")
     annotated = _is_annotations(args.images)
-    if annotated and args.segments is not None:
+    if annotated and (args.segments or args.segmenter):
         raise InputError(
             "annotations bring their own segments; give the pictures' folder instead, or leave out "
-            "--segments",
+            f"{'--segments' if args.segments else '--segmenter'}",
             path=args.images[0],
         )
     if args.out.suffix in _TABLES:
@@ -222,20 +230,15 @@ class _Work:
 
 
 def _pictures(args: argparse.Namespace) -> _Work:
-    """Pictures with the segments of ``--segments``."""
+    """Pictures with the segments of ``--segments`` or ``--segmenter``."""
     from haystack.io.images import open_pictures
     from haystack.models.relation.references import ModelReference
-    from haystack.pipeline.segmenters.given import open_segments
+    from haystack.pipeline.segmenters.factory import open_segmenter
 
-    if args.segments is None:
-        raise InputError(
-            "pictures need --segments, which says what is in them: a PSG or COCO panoptic JSON, "
-            "COCO detection results, or a folder of panoptic PNGs",
-            path=args.images[0],
-        )
+    settings = _segment_settings(args)
     source, root = open_pictures(args.images)
     model, vocabulary = ModelReference.parse(args.model).load(device=args.device)
-    segmenter = open_segments(args.segments, vocabulary, source.keys())
+    segmenter = open_segmenter(settings, vocabulary, source.keys())
 
     def read() -> Iterator[tuple[str, Content]]:
         for shard in source.shards():
@@ -253,6 +256,30 @@ def _pictures(args: argparse.Namespace) -> _Work:
         as_objects=True,
         guess_classes=args.guess_classes,
     )
+
+
+def _segment_settings(args: argparse.Namespace) -> SegmentConfig:
+    from haystack.config import load_config
+    from haystack.pipeline.config import SegmentConfig
+
+    if args.segments and args.segmenter:
+        raise InputError("give --segments or --segmenter, not both")
+    if args.segments:
+        return SegmentConfig(annotations=args.segments)
+    if not args.segmenter:
+        raise InputError(
+            "pictures need --segments, which says what is in them (a PSG or COCO panoptic JSON, "
+            "COCO detection results, or a folder of panoptic PNGs), or --segmenter, which finds it",
+            path=args.images[0],
+        )
+    kind, *settings = args.segmenter
+    for setting in settings:
+        if "=" not in setting:
+            raise InputError(
+                f"expected key=value after --segmenter {kind}, got {setting!r}; images come first"
+            )
+    given = [setting.removeprefix("segment.") for setting in settings]
+    return load_config(SegmentConfig(device=args.device), None, [f"kind={kind}", *given])
 
 
 def _annotated(args: argparse.Namespace) -> _Work:
