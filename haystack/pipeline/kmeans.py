@@ -17,7 +17,7 @@ from torch import Tensor
 from haystack.errors import HaystackError, MissingDependencyError
 from haystack.pipeline.feature_rows import FeatureRows
 
-_DRAWN_FROM = 256  # rows a cluster, among which the first centroids are drawn
+_DRAWN_FROM = 64  # rows a cluster, among which the first centroids are drawn
 _SPLIT = 0.1  # how far halves of a cluster are moved apart, in standard deviations of a coordinate
 
 
@@ -37,8 +37,8 @@ class Trained:
 
 
 def chunk_size(device: torch.device) -> int:
-    """Rows at a time: few enough for a CPU's cache, enough to keep a GPU busy."""
-    return 2048 if device.type == "cpu" else 32768
+    """Rows at a time: few enough for a core's cache, enough to keep a GPU busy."""
+    return 1024 if device.type == "cpu" else 32768
 
 
 def train_faiss(
@@ -155,7 +155,7 @@ def assigned(
 def first_centroids(
     rows: FeatureRows, k: int, random: np.random.Generator
 ) -> npt.NDArray[np.float32]:
-    """Draw k rows that lie apart (k-means++, Arthur and Vassilvitskii, 2007), out of 256 k.
+    """Draw k rows that lie apart (k-means++, Arthur and Vassilvitskii, 2007), out of 64 k.
 
     Each next one is drawn with a probability in proportion to its squared distance to the nearest
     of those before. Rows that are drawn equally likely leave groups without a centroid.
@@ -170,12 +170,14 @@ def first_centroids(
     """
     count = min(len(rows), _DRAWN_FROM * k)
     points = rows.take(np.sort(random.choice(len(rows), count, replace=False))).float()
+    squares = torch.linalg.vector_norm(points, dim=1).square_()
     left = torch.full((count,), torch.inf)
     chosen = [int(random.integers(count))]
     while len(chosen) < k:
-        newest = torch.linalg.vector_norm(points - points[chosen[-1]], dim=1).square_()
-        left = torch.minimum(left, newest)
-        left[chosen[-1]] = 0
+        last = chosen[-1]
+        products = torch.mv(points, points[last])
+        left = torch.minimum(left, squares + squares[last] - 2 * products).clamp_(min=0)
+        left[last] = 0
         # Where all that are left equal a chosen one, any will do.
         weights = left if left.any() else torch.ones(count)
         upto = weights.double().cumsum(0).numpy()

@@ -92,7 +92,7 @@ def test_an_empty_cluster_gets_half_of_the_widest() -> None:
     points = np.concatenate([tight, wide]).astype(np.float32)
     start = np.array([[0, 0], [10, 10], [-1000, -1000], [-1000, -1000]], dtype=np.float32)
     found = train_streaming(MemoryRows(points), start, iterations=30)
-    ((cluster, _),) = assigned(MemoryRows(points), found.centroids)
+    ((cluster, _),) = assigned(MemoryRows(points), found.centroids, chunk=1000)
     assert set(cluster[:900]) == {0}, "the largest cluster is not the widest"
     assert set(cluster[900:]) == {1, 2, 3}
     assert found.objective[-1] < 0.6 * found.objective[0]
