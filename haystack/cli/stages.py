@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from haystack.cli.executors import add_executor_arguments, chosen_executor
 from haystack.cli.outcome import FAILURE, OK, QUARANTINED, Outcome
+from haystack.cli.sweep import add_sweep_argument, with_table
 from haystack.errors import InputError
 from haystack.text import table
 
@@ -41,11 +42,13 @@ def add_verbs(verbs: Any) -> None:
             "touches.",
         )
         add_workspace_arguments(verb)
+        if stage == "cluster":
+            add_sweep_argument(verb)
         if stage in ("score", "propose"):
             add_database_argument(verb)
         if stage in _BY_SHARD:
             add_executor_arguments(verb)
-        verb.set_defaults(run=_run_stage)
+        verb.set_defaults(run=_run_cluster if stage == "cluster" else _run_stage)
 
 
 def add_workspace_arguments(verb: argparse.ArgumentParser) -> None:
@@ -147,6 +150,18 @@ def _run_stage(args: argparse.Namespace) -> Outcome:
             executor.run(_gather_job(workspace))
         outcome = chosen.outcome(stage_outcome(executor.run(job, recipe)))
     return _with_queue(workspace, outcome) if args.verb == "propose" else outcome
+
+
+def _run_cluster(args: argparse.Namespace) -> Outcome:
+    if args.sweep is None:
+        return _run_stage(args)
+    from haystack.executors.local import LocalExecutor
+    from haystack.pipeline.sweep_job import SweepJob
+
+    workspace = open_workspace(args)
+    job = SweepJob(workspace, workspace.source.shards(), args.sweep)
+    workspace.save()
+    return with_table(stage_outcome(LocalExecutor(workspace.root).run(job)), job)
 
 
 def _with_queue(workspace: Workspace, outcome: Outcome) -> Outcome:

@@ -16,7 +16,7 @@ from haystack.text import duration, table
 if TYPE_CHECKING:
     from haystack.executors.status import StageStatus
 
-_ORDER = ("embed", "cluster", "segment", "score", "gather", "propose", "export")
+_ORDER = ("embed", "sweep", "cluster", "segment", "score", "gather", "propose", "export")
 _HEADER = ("stage", "shards", "inputs", "ok", "quarantined", "seconds")
 _CLEAR = "\x1b[H\x1b[2J"
 

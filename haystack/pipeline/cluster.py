@@ -7,7 +7,7 @@ in memory are the points that FAISS trains on, or none of them, and a few bytes 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -65,56 +65,71 @@ def cluster_features(features: FeatureRows, config: ClusterConfig) -> Clustering
         HaystackError: a GPU is asked for and none works.
         MissingDependencyError: FAISS is needed and not installed.
     """
-    rows = prepared(features, config)
-    sample = training_sample(rows, config)
-    trained = train(sample, config, config.seed)
+    rows, sample, settled = prepared(features, config)
+    trained = train(sample, settled, np.random.default_rng([config.seed, 1]))
     cluster = np.empty(len(rows), dtype=np.int64)
     distance = np.empty(len(rows), dtype=np.float32)
     at = 0
-    for nearest, apart in assigned(rows, trained.centroids, device=_device(config)):
+    for nearest, apart in assigned(rows, trained.centroids, device=device_of(config)):
         cluster[at : at + len(nearest)] = nearest
         distance[at : at + len(nearest)] = apart
         at += len(nearest)
     return Clustering(trained.centroids, cluster, distance, len(sample), trained.algorithm)
 
 
-def prepared(features: FeatureRows, config: ClusterConfig) -> FeatureRows:
-    """The features, centred and scaled where the configuration says so.
+def prepared(
+    features: FeatureRows, config: ClusterConfig
+) -> tuple[FeatureRows, FeatureRows, ClusterConfig]:
+    """What k-means works on.
+
+    Returns:
+        All points, centred and scaled where the configuration says so; those to train on, all or
+        so many a cluster, drawn by the seed; and the configuration with an algorithm chosen.
 
     Raises:
         InputError: fewer points than clusters.
     """
-    if config.k > len(features):
+    k, count = config.k, len(features)
+    if k > count:
         raise InputError(
-            f"{config.k} clusters were asked for and there are {len(features)} images; choose "
-            f"k <= {len(features)}"
+            f"{k} clusters were asked for and there are {count} images; choose k <= {count}"
         )
-    if not config.normalise:
-        return features
-    return CentredRows(features, chunk_size(torch.device("cpu")))
+    rows = features
+    if config.normalise:
+        rows = CentredRows(features, chunk_size(torch.device("cpu")))
+    sample = rows
+    if config.sample_per_cluster is not None and count > k * config.sample_per_cluster:
+        random = np.random.default_rng(config.seed)
+        chosen = random.choice(count, k * config.sample_per_cluster, replace=False)
+        sample = SelectedRows(rows, np.sort(chosen))
+    return rows, sample, replace(config, algorithm=_algorithm(sample, config))
 
 
-def training_sample(rows: FeatureRows, config: ClusterConfig) -> FeatureRows:
-    """The points that k-means is trained on: all, or so many a cluster, drawn by the seed."""
-    if config.sample_per_cluster is None or len(rows) <= config.k * config.sample_per_cluster:
-        return rows
-    random = np.random.default_rng(config.seed)
-    chosen = random.choice(len(rows), config.k * config.sample_per_cluster, replace=False)
-    return SelectedRows(rows, np.sort(chosen))
+def train(sample: FeatureRows, config: ClusterConfig, random: np.random.Generator) -> Trained:
+    """k-means.
 
-
-def train(sample: FeatureRows, config: ClusterConfig, seed: int) -> Trained:
-    """k-means, from first centroids that are drawn by ``seed``.
+    Args:
+        sample: at least k points.
+        config: names the algorithm: not ``auto``.
+        random: draws the first centroids.
 
     Raises:
         HaystackError: a GPU is asked for and none works.
         MissingDependencyError: FAISS is needed and not installed.
     """
-    # The sample was drawn by the seed alone.
-    start = first_centroids(sample, config.k, np.random.default_rng([seed, 1]))
-    if _algorithm(sample, config) == "faiss":
+    start = first_centroids(sample, config.k, random)
+    if config.algorithm == "faiss":
         return train_faiss(sample, start, iterations=config.iterations, gpu=config.gpu)
-    return train_streaming(sample, start, iterations=config.iterations, device=_device(config))
+    return train_streaming(sample, start, iterations=config.iterations, device=device_of(config))
+
+
+def device_of(config: ClusterConfig) -> torch.device:
+    """Where PyTorch computes.
+
+    Raises:
+        HaystackError: a GPU is asked for and none works.
+    """
+    return usable_device("cuda" if config.gpu else "cpu")
 
 
 def nearest_to_centroid(clustering: Clustering, cluster: int, limit: int) -> npt.NDArray[np.int64]:
@@ -139,7 +154,3 @@ def _algorithm(sample: FeatureRows, config: ClusterConfig) -> str:
         free / 2**30,
     )
     return chosen
-
-
-def _device(config: ClusterConfig) -> torch.device:
-    return usable_device("cuda" if config.gpu else "cpu")

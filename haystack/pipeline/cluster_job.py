@@ -16,7 +16,8 @@ from haystack.executors.base import Counts, Outputs
 from haystack.io.images import ImageSource, decode_image
 from haystack.pipeline import tables
 from haystack.pipeline.cluster import Clustering, cluster_features, nearest_to_centroid
-from haystack.pipeline.contact_sheet import contact_sheet
+from haystack.pipeline.config import ClusterConfig
+from haystack.pipeline.contact_sheet import CELL, contact_sheet
 from haystack.pipeline.feature_rows import StoredRows
 from haystack.pipeline.upstream import ALL, upstream_checksums
 from haystack.pipeline.workspace import (
@@ -29,6 +30,19 @@ from haystack.pipeline.workspace import (
 )
 
 logger = logging.getLogger(__name__)
+
+
+def feature_rows(workspace: Workspace, shards: Sequence[str]) -> StoredRows:
+    """The features of these shards' images (stage ``embed``)."""
+    return StoredRows([workspace.path(FEATURES, shard=shard) for shard in shards])
+
+
+def clustering_settings(config: ClusterConfig) -> dict[str, Any]:
+    """The settings that decide what clusters come out, of those of the stage."""
+    settings = asdict(config)
+    for key in ("gpu", "algorithm", "sheet_images"):  # how it is computed; what is drawn of it
+        del settings[key]
+    return settings
 
 
 class ClusterJob:
@@ -56,21 +70,22 @@ class ClusterJob:
 
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
         """Settings."""
-        settings = asdict(self._config)
-        del settings["gpu"], settings["algorithm"]  # how it is computed, not what
-        return settings
+        return {
+            **clustering_settings(self._config),
+            "sheet_images": self._config.sheet_images,
+        }
 
     def run(self, shard: str, out: Outputs) -> Counts:
         """Cluster, assign, and write ``clusters.yaml``; edits of it survive if nothing changed."""
-        places = [self._workspace.path(FEATURES, shard=name) for name in self._source.shards()]
-        clustering = cluster_features(StoredRows(places), self._config)
+        rows = feature_rows(self._workspace, self._source.shards())
+        clustering = cluster_features(rows, self._config)
         shown = {
             number: nearest_to_centroid(clustering, number, self._config.sheet_images).tolist()
             for number in range(self._config.k)
         }
         centroids_file, assignments_file = out.path(CENTROIDS), out.path(ASSIGNMENTS)
         tables.write_centroids(centroids_file, clustering.centroids)
-        tables.write_assignments(assignments_file, _by_shard(places, clustering))
+        tables.write_assignments(assignments_file, _by_shard(rows.paths, clustering))
         identity = files.sha256_text(
             files.sha256_file(centroids_file) + files.sha256_file(assignments_file)
         )
@@ -79,7 +94,7 @@ class ClusterJob:
         text = tables.dump_clusters(clusters, identity)
         out.path(CLUSTERS, editable=True).write_text(text, encoding="utf-8")
         wanted = {row for rows in shown.values() for row in rows}
-        every = chain.from_iterable(map(tables.read_feature_keys, places))
+        every = chain.from_iterable(map(tables.read_feature_keys, rows.paths))
         keys = {row: key for row, key in enumerate(every) if row in wanted}
         for number, rows in shown.items():
             self._sheet(number, sizes[number], [keys[row] for row in rows], out)
@@ -114,7 +129,7 @@ class ClusterJob:
     def _sheet(self, cluster: int, size: int, keys: Sequence[str], out: Outputs) -> None:
         if not keys:
             return
-        pictures = [decode_image(self._source.read(key), key) for key in keys]
+        pictures = [decode_image(self._source.read(key), key, draft_edge=CELL) for key in keys]
         content = contact_sheet(pictures, f"cluster {cluster}: {size} images")
         out.path(CONTACT_SHEET.format(cluster=cluster)).write_bytes(content)
 

@@ -87,18 +87,18 @@ class StoredRows:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = list(paths)
+        self.paths = tuple(paths)
         self._dtype = torch.float32
         self._dimension = 0
         lengths = []
-        for number, path in enumerate(self._paths):
+        for number, path in enumerate(self.paths):
             part = _features(path)
             if number == 0:
                 self._dtype, self._dimension = part.dtype, part.shape[1]
             elif (part.dtype, part.shape[1]) != (self._dtype, self._dimension):
                 raise InputError(
                     f"expected features of {self._dimension} numbers, {self._dtype}, as in "
-                    f"{self._paths[0].name}, got {part.shape[1]}, {part.dtype}; run haystack embed "
+                    f"{self.paths[0].name}, got {part.shape[1]}, {part.dtype}; run haystack embed "
                     "again",
                     path=path,
                 )
@@ -117,7 +117,7 @@ class StoredRows:
         """All rows, ``size`` at a time: views of a mapped file, or copies where two files meet."""
         held: list[Tensor] = []  # the beginning of a chunk, from files before
         missing = size
-        for path in self._paths:
+        for path in self.paths:
             part = _features(path)
             start = 0
             while len(part) - start >= missing:
@@ -136,7 +136,7 @@ class StoredRows:
         taken = torch.empty((len(rows), self._dimension), dtype=self._dtype)
         first, done = 0, 0
         cuts = np.searchsorted(rows, self._ends)
-        for path, end, cut in zip(self._paths, self._ends.tolist(), cuts.tolist(), strict=True):
+        for path, end, cut in zip(self.paths, self._ends.tolist(), cuts.tolist(), strict=True):
             if cut > done:
                 wanted = torch.from_numpy(rows[done:cut] - first)
                 torch.index_select(_features(path), 0, wanted, out=taken[done:cut])

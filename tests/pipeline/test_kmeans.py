@@ -131,7 +131,7 @@ def test_first_centroids_are_different_rows_even_if_many_are_equal() -> None:
 def test_the_seed_decides(algorithm: str) -> None:
     def trained(seed: int) -> Trained:
         config = ClusterConfig(k=5, iterations=4, algorithm=algorithm)
-        return train(MemoryRows(points_of()), config, seed)
+        return train(MemoryRows(points_of()), config, np.random.default_rng(seed))
 
     one, two, other = trained(1), trained(1), trained(2)
     np.testing.assert_array_equal(one.centroids, two.centroids)
@@ -156,7 +156,7 @@ def test_threads_do_not_matter() -> None:
 def test_a_gpu_that_is_not_there_is_an_error() -> None:
     config = ClusterConfig(k=2, algorithm="streaming", gpu=True)
     with pytest.raises(HaystackError, match="the device 'cuda' cannot be used"):
-        train(MemoryRows(points_of()), config, 0)
+        train(MemoryRows(points_of()), config, np.random.default_rng(0))
 
 
 @pytest.mark.gpu
