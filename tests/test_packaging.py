@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_distribution_offers_its_extras():
     extras = set(importlib.metadata.metadata("haystack-psg").get_all("Provides-Extra"))
-    assert {"gpu", "cpu", "annotate", "postgres", "ray", "slurm", "track", "demo", "dev"} <= extras
+    assert {"gpu", "cpu", "annotate", "postgres", "ray", "track", "demo", "dev"} <= extras
 
 
 def test_continuous_integration_runs_the_two_public_commands():

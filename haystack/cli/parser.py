@@ -98,6 +98,7 @@ def _terminable() -> Iterator[None]:
     """SIGTERM is heard as Ctrl-C is: what is half done is removed, and a sentence says so."""
 
     def stop(number: int, frame: object) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # a second one would cut off the cleaning up
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

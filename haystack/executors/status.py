@@ -151,7 +151,8 @@ def pace_of(spans: Sequence[tuple[float, float, int]]) -> Pace | None:
         return None
     longest = max(end - begin for begin, end, _ in recent)
     until = last - longest
-    since = max(min(begin for begin, _, _ in spans), until - RECENT_SECONDS)
+    since = min(until - RECENT_SECONDS, *(begin for begin, _, _ in recent))
+    since = max(since, min(begin for begin, _, _ in spans))
     if until > since:
         busy = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end, _ in spans)
         workers = busy / (until - since)

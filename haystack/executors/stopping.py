@@ -36,6 +36,7 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
         self._depth = 0
         self._in_work = False
+        self._raised = False
         self.requested: signal.Signals | None = None
 
     def __enter__(self) -> StopSignals:
@@ -64,12 +65,13 @@ class StopSignals:
         self._in_work = begins
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGALRM:
-            if self.requested is not None:
-                raise Stopped(self.requested)
+        if self._raised:  # once is enough: a second time would cut off the cleaning up
             return
-        self.requested = signal.Signals(number)
-        if self._in_work and self.requested in self._finish:
-            signal.setitimer(signal.ITIMER_REAL, self._grace)
-            return
-        raise Stopped(number)
+        if number != signal.SIGALRM:
+            self.requested = signal.Signals(number)
+            if self._in_work and self.requested in self._finish:
+                signal.setitimer(signal.ITIMER_REAL, self._grace)
+                return
+        if self.requested is not None:
+            self._raised = True
+            raise Stopped(self.requested)

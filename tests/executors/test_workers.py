@@ -7,7 +7,10 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,3 +154,44 @@ def test_workers_report_items_while_they_compute(
         LocalExecutor(tmp_path / "work", devices=["a", "b"]).run(recipe(), recipe)
     assert caplog.messages[-1] == "colour: 3 of 3 shards, 9 items"
     assert read_status(tmp_path / "work")[0].shards == 3
+
+
+DRIVER = """
+import sys
+from tiny_tars import ColourRecipe
+from haystack.executors import LocalExecutor
+recipe = ColourRecipe(sys.argv[1], seconds=0.3)
+if __name__ == "__main__":
+    LocalExecutor(sys.argv[2], progress=False, devices=["a", "b"]).run(recipe(), recipe)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_launch_that_is_ended_takes_its_workers_along(tmp_path: Path, number: int) -> None:
+    write_tars(tmp_path / "tars", 60)
+    driver, work = tmp_path / "driver.py", tmp_path / "work"
+    driver.write_text(DRIVER)
+    launch = subprocess.Popen(
+        [sys.executable, driver, tmp_path / "tars", work],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while len(list(work.glob("colour/*.manifest.json"))) < 3:
+        assert launch.poll() is None
+        time.sleep(0.02)
+    if number == signal.SIGKILL:
+        launch.kill()  # it alone: its workers have to notice
+    else:
+        os.killpg(launch.pid, number)
+    assert launch.stderr is not None
+    shown = launch.stderr.read()  # ends when the last process that could write to it has ended
+    launch.wait()
+    assert "worker-" not in shown, "workers die without a word"
+    if number == signal.SIGKILL:
+        LocalExecutor(work, progress=False).run(ColourRecipe(str(tmp_path / "tars"))())
+    else:
+        assert len(list(work.glob("colour/*.manifest.json"))) < 60
+    assert not list(work.rglob(".tmp-*"))
+    assert not list((work / "colour/.claims").iterdir())
