@@ -13,7 +13,7 @@ from haystack.errors import InputError
 from haystack.io.images import Content
 from haystack.io.panoptic_png import segment_positions
 from haystack.models.relation.answers import ask
-from haystack.models.relation.inputs import RelationLogits, SceneInput, scene_input
+from haystack.models.relation.inputs import RelationLogits, guessed_scene, scene_input
 from haystack.models.relation.predict import relation_scores
 from haystack.models.relation.protocol import RelationModel
 from haystack.pipeline.segment import segment_each
@@ -92,7 +92,9 @@ def predict_images(
             graph = segmentation.graph(key, picture.shape[:2])
             seen = picture if model.reads_images else None
             scene = scene_input(graph, segmentation.id_map, seen)
-            scenes.append(scene if classes is None else _guessed(scene, classes, known=as_objects))
+            if classes is not None:
+                scene = guessed_scene(scene, classes, known=as_objects)
+            scenes.append(scene)
         answers = ask(model, scenes)
         for (key, picture, segmentation), answer in zip(batch, answers, strict=True):
             if guess_classes:
@@ -153,15 +155,6 @@ def _segmented(
             set_aside(key, f"its image id {result.image_id} is that of {other} too")
             continue
         yield key, np.asarray(image), result
-
-
-def _guessed(scene: SceneInput, classes: int, *, known: bool) -> SceneInput:
-    """The scene with its classes as guesses, or with no knowledge of them at all."""
-    if known:
-        scores = np.eye(classes, dtype=np.float32)[scene.labels]
-        return replace(scene, class_scores=scores)
-    equal = np.full((len(scene), classes), 1 / classes, dtype=np.float32)
-    return replace(scene, labels=np.zeros_like(scene.labels), class_scores=equal)
 
 
 def _classified(segmentation: Segmentation, answer: RelationLogits) -> Segmentation:

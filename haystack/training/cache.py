@@ -24,6 +24,7 @@ from haystack.models.relation.features.base import EncodedScene
 from haystack.models.relation.inputs import SceneInput
 from haystack.models.relation.predict import read_scene
 from haystack.training.sources import TrainingImage, identity
+from haystack.training.tasks import PREDCLS, Task
 from haystack.training.trainee import Trainee, plain_tensors
 
 _LOG = logging.getLogger(__name__)
@@ -51,10 +52,11 @@ class SceneEncoder:
 
     Args:
         trainee: the model.
+        task: what it is told of the objects.
     """
 
-    def __init__(self, trainee: Trainee) -> None:
-        self.trainee = trainee
+    def __init__(self, trainee: Trainee, task: Task = PREDCLS) -> None:
+        self.trainee, self.task = trainee, task
 
     def read(self, image: TrainingImage, *, flipped: bool) -> View:
         """Read an image, in whatever thread.
@@ -70,7 +72,8 @@ class SceneEncoder:
 
     def _scene(self, image: TrainingImage, flipped: bool) -> SceneInput:
         reads_images = self.trainee.model.reads_images
-        scene = read_scene(image.dataset, image.graph, with_image=reads_images)
+        scene = read_scene(image.dataset, image.seen, with_image=reads_images)
+        scene = self.task.scene(scene)
         return scene.flipped() if flipped else scene
 
 
@@ -113,8 +116,8 @@ class CachingEncoder(SceneEncoder):
 class MemoryEncoder(CachingEncoder):
     """Keeps encoded images in memory, for this run."""
 
-    def __init__(self, trainee: Trainee) -> None:
-        super().__init__(trainee)
+    def __init__(self, trainee: Trainee, task: Task = PREDCLS) -> None:
+        super().__init__(trainee, task)
         self._kept: dict[str, EncodedScene] = {}
 
     def key(self, image: TrainingImage, flipped: bool) -> str:
@@ -141,13 +144,14 @@ class FolderEncoder(CachingEncoder):
     Args:
         trainee: the model.
         folder: of the cache; made if missing.
+        task: what the model is told of the objects.
 
     Raises:
         InputError: nothing can be written there.
     """
 
-    def __init__(self, trainee: Trainee, folder: str | Path) -> None:
-        super().__init__(trainee)
+    def __init__(self, trainee: Trainee, folder: str | Path, task: Task = PREDCLS) -> None:
+        super().__init__(trainee, task)
         self.folder = Path(folder)
         files.make_folder(self.folder)
         self._model = _model_identity(trainee)
@@ -180,7 +184,7 @@ class FolderEncoder(CachingEncoder):
         return self.folder / key[:2] / f"{key}.safetensors"
 
     def _content(self, image: TrainingImage) -> str:
-        graph, dataset = image.graph, image.dataset
+        graph, dataset = image.seen, image.dataset
         names = [graph.pan_seg_file_name]
         if self.trainee.model.reads_images:
             names.append(graph.file_name)
@@ -190,14 +194,26 @@ class FolderEncoder(CachingEncoder):
             else files.sha256_file(dataset.path_of(name))
             for name in names
         ]
-        return files.sha256_text(files.canonical_json([identity(graph), hashes]))
+        told = [] if self.task.name == "predcls" else [self.task.name]
+        return files.sha256_text(files.canonical_json([identity(graph), hashes, *told]))
 
 
-def build_encoder(cache: str, trainee: Trainee) -> SceneEncoder:
-    """The encoder that ``TrainConfig.cache`` asks for."""
+def build_encoder(cache: str, trainee: Trainee, task: Task = PREDCLS) -> SceneEncoder:
+    """The encoder that ``TrainConfig.cache`` asks for.
+
+    Args:
+        cache: ``none``, ``memory`` or a folder.
+        trainee: the model.
+        task: what the model is told of the objects.
+
+    Raises:
+        InputError: nothing can be written into the folder.
+    """
     if cache == "none":
-        return SceneEncoder(trainee)
-    return MemoryEncoder(trainee) if cache == "memory" else FolderEncoder(trainee, cache)
+        return SceneEncoder(trainee, task)
+    if cache == "memory":
+        return MemoryEncoder(trainee, task)
+    return FolderEncoder(trainee, cache, task)
 
 
 def _model_identity(trainee: Trainee) -> str:
@@ -217,7 +233,8 @@ def _write_encoded(path: Path, encoded: EncodedScene) -> None:
     tensors = {f"tensors/{name}": tensor for name, tensor in encoded.tensors.items()}
     tensors |= {
         f"scene/{name}": torch.from_numpy(getattr(scene, name))
-        for name in ("labels", "boxes", "segment_ids")
+        for name in ("labels", "boxes", "segment_ids", "class_scores")
+        if getattr(scene, name) is not None
     }
     header = {"image_id": scene.image_id, "height": scene.height, "width": scene.width}
     content = save(plain_tensors(tensors), {_KEY: files.canonical_json(header)})
@@ -241,6 +258,7 @@ def _read_encoded(path: Path) -> EncodedScene:
         boxes=arrays["boxes"],
         id_map=None,
         segment_ids=arrays["segment_ids"],
+        class_scores=arrays.get("class_scores"),
     )
     kept = {
         name.partition("/")[2]: tensor

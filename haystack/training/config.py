@@ -21,6 +21,8 @@ SELECTABLE = (
     ),
 )
 """What can choose the best weights: names of a validation row, without ``validation/``."""
+TASKS = ("predcls", "sgcls", "sgdet")
+"""What a model is told of the objects: see ``TrainConfig.task``."""
 NEUTRAL = ("workers", "cache", "checkpoint_every", "track")
 """Settings that do not touch the result: a run may be resumed with others."""
 
@@ -53,6 +55,7 @@ class LossConfig:
         no_relation_weight: of a pair annotated as "no predicate at all".
         negative_weight: of an explicit negative.
         tree_weight: of the binary loss on VCTree's tree scores.
+        object_weight: of the objects' classes, where the model finds them (``task``).
     """
 
     background: str = "neither_direction"
@@ -61,11 +64,12 @@ class LossConfig:
     no_relation_weight: float = 1.0
     negative_weight: float = 1.0
     tree_weight: float = 1.0
+    object_weight: float = 1.0
 
     def __post_init__(self) -> None:
         _one_of(self, "background", ("unannotated", "neither_direction"))
         _at_least(self, 0, "background_weight", "no_relation_weight", "negative_weight")
-        _at_least(self, 0, "tree_weight")
+        _at_least(self, 0, "tree_weight", "object_weight")
         if not self.background_ratio >= 0:  # infinite = no limit
             raise InputError(f"expected background_ratio >= 0, got {self.background_ratio}")
 
@@ -77,6 +81,15 @@ class TrainConfig:
     Args:
         annotations: annotation file, or the name of a bundled data set.
         split: ``train``, ``test`` or ``all`` of its images.
+        task: what the model is told of the objects: ``predcls``, their places and classes;
+            ``sgcls``, their places, so that it learns to classify them too; ``sgdet``, the places
+            and classes that a detector gives (``detections``), which it corrects. The last two
+            need a model with ``classifies_objects``.
+        detections: for ``sgdet``: a PSG-style file with the segments that were found in the
+            images, such as the ``scene_graphs.json`` of ``haystack predict``; each image is known
+            by its image id or its file name there.
+        match_iou: for ``sgdet``: a detection is the annotated object that it overlaps most, if
+            their intersection over union is at least this; else it is background.
         mix: further annotation files (a campaign's ``export/`` among them), of which the images
             that no file lists as test images are mixed in. Vocabularies must agree.
         mix_share: share of the images drawn that come from ``mix``, where there is any; null = by
@@ -124,6 +137,9 @@ class TrainConfig:
 
     annotations: str = "psg-mini"
     split: str = "train"
+    task: str = "predcls"
+    detections: str | None = None
+    match_iou: float = 0.5
     mix: list[str] = field(default_factory=list)
     mix_share: float | None = None
     init: str | None = None
@@ -160,6 +176,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _one_of(self, "split", ("train", "test", "all"))
+        _one_of(self, "task", TASKS)
+        if (self.task == "sgdet") != (self.detections is not None):
+            raise InputError(
+                f"task={self.task} with detections={self.detections}: sgdet, and only sgdet, "
+                "learns from detections; give both or neither"
+            )
+        if not 0 < self.match_iou <= 1:
+            raise InputError(f"expected match_iou above 0, at most 1, got {self.match_iou}")
         _one_of(self, "precision", ("fp32", "bf16", "fp16"))
         _one_of(self, "optimizer", ("adamw", "sgd"))
         _one_of(self, "schedule", ("cosine", "step", "constant"))

@@ -7,7 +7,10 @@ from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from haystack.training.cache import SceneEncoder, View
+from haystack.training.detections import match_detections
 from haystack.training.losses import RelationTargets
 from haystack.training.order import Draw
 from haystack.training.sources import TrainingImage
@@ -17,7 +20,13 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True)
 class Loaded:
-    """One image, read: its objects, and what is said about them."""
+    """One image, read: its objects, and what is said about them.
+
+    Args:
+        image: as it was listed.
+        view: what the encoder makes its features from.
+        targets: of the objects that the model sees.
+    """
 
     image: TrainingImage
     view: View
@@ -35,6 +44,7 @@ class Loader:
         encoder: how an image is read.
         num_predicates: P.
         workers: threads; 0 = read when asked for.
+        match_iou: least overlap of a detection with the annotated object that it is.
     """
 
     def __init__(
@@ -43,16 +53,31 @@ class Loader:
         encoder: SceneEncoder,
         num_predicates: int,
         workers: int = 0,
+        match_iou: float = 0.5,
     ) -> None:
         self.images, self.encoder, self.num_predicates = images, encoder, num_predicates
-        self.workers = workers
+        self.workers, self.match_iou = workers, match_iou
+        self._matched: dict[str, Tensor] = {}
 
     def load(self, draw: Draw) -> Loaded:
-        """Read one image."""
+        """Read one image.
+
+        Raises:
+            InputError: a file is missing or broken.
+        """
         image = self.images[draw.image]
         view = self.encoder.read(image, flipped=draw.flipped)
         targets = RelationTargets.from_graph(image.graph, self.num_predicates, image.faulty)
+        if image.detected is not None:
+            targets = targets.of_detections(self._matches(image))
         return Loaded(image, view, targets)
+
+    def _matches(self, image: TrainingImage) -> Tensor:
+        """Found once: mirroring moves both sides alike."""
+        known = self._matched.get(image.graph.image_id)
+        if known is None:
+            known = self._matched[image.graph.image_id] = match_detections(image, self.match_iou)
+        return known
 
     def batches(self, draws: Iterable[Sequence[Draw]]) -> Generator[list[Loaded], None, None]:
         """Read batch after batch; closing the iterator ends the threads."""

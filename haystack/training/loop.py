@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from haystack.training.cache import SceneEncoder
 from haystack.training.config import TrainConfig
 from haystack.training.journal import Journal, NoTracker, Row, Tracker, open_tracker
 from haystack.training.loader import Loaded, Loader
-from haystack.training.losses import LossTotals, training_loss
+from haystack.training.losses import LOSSES, LossTotals, training_sums
 from haystack.training.optimisation import Optimiser
 from haystack.training.order import Order
 from haystack.training.parallel import Processes
@@ -28,7 +28,6 @@ Progress = Callable[[int, int, Mapping[str, float]], None]
 """Called after every step with the step, the number of steps, and the losses."""
 
 
-_LOSSES = ("relation", "negative", "tree", "loss")
 _Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -62,7 +61,9 @@ class Loop:
         self.folder = folder
         self.trainee = encoder.trainee
         num_predicates = self.trainee.model.num_predicates
-        self.loader = Loader(images.training, encoder, num_predicates, config.workers)
+        self.loader = Loader(
+            images.training, encoder, num_predicates, config.workers, config.match_iou
+        )
         self.validator = None
         if images.held_out:
             self.validator = Validator(images.held_out, encoder, config, processes)
@@ -119,7 +120,7 @@ class Loop:
             while self.step < self.steps and not self.is_over:
                 row = self._advance(next(batches))
                 if progress is not None:
-                    losses = {name: value for name, value in row.items() if name in _LOSSES}
+                    losses = {name: row[name] for name in (*LOSSES, "loss") if name in row}
                     progress(self.step, self.steps, losses)
                 self._look(row, journal, tracker)
 
@@ -144,11 +145,10 @@ class Loop:
         self.trainee.module.train()
         encoded = self.encoder.encode([item.view for item in loaded])
         targets = [item.targets for item in loaded]
-        own = LossTotals.of(targets, self.config.loss)
+        batch, output = self.optimiser.forward(self.encoder.task.taught(encoded, targets))
+        sums = training_sums(batch, output, targets, self.config.loss)
         device = self.trainee.device
-        weight, images = self.processes.sum([own.weight, own.images], device)
-        batch, output = self.optimiser.forward(encoded)
-        losses = training_loss(batch, output, targets, self.config.loss, LossTotals(weight, images))
+        losses = sums.means(LossTotals(*self.processes.sum(astuple(sums.totals), device)))
         norm = self.optimiser.update(self.step, losses["loss"], self.processes)
         values = torch.stack([loss.detach() for loss in losses.values()]).tolist()
         numbers = dict(zip(losses, self.processes.sum(values, device), strict=True))

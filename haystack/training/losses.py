@@ -1,12 +1,13 @@
-"""What annotations ask of a relation model: positives, explicit negatives, and the rest.
+"""What annotations ask of a relation model: positives, explicit negatives, classes, and the rest.
 
-A pair's logits are softmaxed over P + 1 outputs, column 0 being "no relation".
+A pair's logits are softmaxed over P + 1 outputs, column 0 being "no relation"; those of an object,
+where the model classifies objects, over C + 1, column 0 being the background.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,14 @@ from haystack.models.relation.inputs import all_pairs
 from haystack.scene_graph import NO_RELATION, SceneGraph
 from haystack.training.config import LossConfig
 
+BACKGROUND = -1
+"""Class of a detection that is none of the annotated objects; the annotated object it has."""
+
+LOSSES = ("relation", "negative", "tree", "object")
+"""Names of the losses that there may be; ``loss`` is their sum."""
+
+_UNKNOWN = -100
+
 
 @dataclass(frozen=True)
 class RelationTargets:
@@ -31,6 +40,9 @@ class RelationTargets:
         no_relation: bool [R], explicitly no predicate holds.
         unsure: bool [R], the pair must not count as background (one of its segments is faulty).
         related: bool [N, N], symmetric: some predicate holds in either direction.
+        labels: int64 [N], annotated class of each object; ``BACKGROUND`` for a detection that is
+            none of the annotated objects.
+        classified: bool [N], whether ``labels`` may be believed (the segment is not faulty).
     """
 
     positive: Tensor
@@ -38,6 +50,8 @@ class RelationTargets:
     no_relation: Tensor
     unsure: Tensor
     related: Tensor
+    labels: Tensor
+    classified: Tensor
 
     @classmethod
     def from_graph(
@@ -79,6 +93,39 @@ class RelationTargets:
             no_relation=no_relation[subject, target],
             unsure=(wrong[:, None] | wrong)[subject, target],
             related=holds | holds.T,
+            labels=torch.from_numpy(graph.labels),
+            classified=~wrong,
+        )
+
+    def of_detections(self, matched: Tensor) -> RelationTargets:
+        """What the annotations say of detected objects.
+
+        A pair of detections has the annotations of the two objects that they are matched with. One
+        with a detection that is none of the annotated objects has none, and may be background, as
+        in OpenPSG; two detections of one object are unsure.
+
+        Args:
+            matched: int64 [M], the annotated object of each detection, ``BACKGROUND`` = none.
+        """
+        count = len(self.labels)
+        subject, target = matched[torch.from_numpy(all_pairs(len(matched)))].unbind(1)
+        known = (subject >= 0) & (target >= 0) & (subject != target)
+        row = subject * (count - 1) + target - (target > subject).long()
+        row = torch.where(known, row, len(self.positive))
+
+        def moved(table: Tensor) -> Tensor:
+            return torch.cat([table, torch.zeros_like(table[:1])])[row]
+
+        found = matched >= 0
+        place = matched.clamp(min=0)
+        return RelationTargets(
+            positive=moved(self.positive),
+            negative=moved(self.negative),
+            no_relation=moved(self.no_relation),
+            unsure=moved(self.unsure) | ((subject == target) & (subject >= 0)),
+            related=self.related[place][:, place] & found[:, None] & found,
+            labels=torch.where(found, self.labels[place], BACKGROUND),
+            classified=self.classified[place] | ~found,
         )
 
     def background(self, config: LossConfig) -> Tensor:
@@ -106,28 +153,51 @@ class LossTotals:
     Args:
         weight: of all pairs with a positive, with "no relation", or in the background.
         images: their number.
+        objects: how many objects have a class to be found.
     """
 
-    weight: float
-    images: float
+    weight: float = 0.0
+    images: float = 0.0
+    objects: float = 0.0
 
-    @classmethod
-    def of(cls, targets: Sequence[RelationTargets], config: LossConfig) -> LossTotals:
-        """Of the given images."""
-        weight = 0.0
-        for target in targets:
-            explicit = config.no_relation_weight * int(target.no_relation.sum())
-            background = target.background(config).sum(dtype=torch.float64)
-            weight += int(target.positive.any(1).sum()) + explicit + float(background)
-        return cls(weight, float(len(targets)))
+    def __add__(self, other: LossTotals) -> LossTotals:
+        return LossTotals(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
-def relation_loss(
-    logits: Tensor,
-    targets: Sequence[RelationTargets],
-    config: LossConfig,
-    totals: LossTotals | None = None,
-) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class LossSums:
+    """Losses of some images, before they are divided.
+
+    Args:
+        values: scalars by name; ``relation`` and ``negative`` are sums over pairs, ``tree`` over
+            images, ``object`` over objects.
+        totals: of the same images.
+    """
+
+    values: Mapping[str, Tensor]
+    totals: LossTotals
+
+    def means(self, totals: LossTotals | None = None) -> dict[str, Tensor]:
+        """Each loss as a mean, and ``loss``, which is their sum.
+
+        Args:
+            totals: of the whole batch, where these images are a part of it.
+        """
+        totals = totals or self.totals
+        means = {name: value / divisor(name, totals) for name, value in self.values.items()}
+        means["loss"] = torch.stack(list(means.values())).sum()
+        return means
+
+
+def divisor(name: str, totals: LossTotals) -> float:
+    """What the sum of the loss of this name is divided by; at least 1."""
+    count = {"tree": totals.images, "object": totals.objects}.get(name, totals.weight)
+    return max(count, 1.0)
+
+
+def relation_sums(
+    logits: Tensor, targets: Sequence[RelationTargets], config: LossConfig
+) -> LossSums:
     """Losses over the pairs of a batch.
 
     - A pair with m positives: cross entropy against 1/m for each, the expectation of OpenPSG's
@@ -136,61 +206,82 @@ def relation_loss(
     - An explicit negative of predicate p: -log(1 - softmax_p). It depends on nothing but p's
       probability, so that it asserts neither another predicate nor "no relation".
 
-    With weights of 1, no limit on the background and no negatives, ``relation`` is OpenPSG's loss:
-    the mean cross entropy over annotated and background pairs.
+    With weights of 1, no limit on the background and no negatives, the mean of ``relation`` is
+    OpenPSG's loss: the mean cross entropy over annotated and background pairs.
 
     Args:
         logits: float [R, P + 1], the pairs of all images, concatenated.
         targets: of each image.
         config: weights and the background rule.
-        totals: of the whole batch, where these images are a part of it.
 
     Returns:
-        Scalars ``relation`` and ``negative``; both are sums over the summed weight of the pairs in
-        ``relation``.
+        The sums ``relation`` and ``negative``; both are divided by the summed weight of the pairs
+        in ``relation``.
     """
-
-    def gather(rows: list[Tensor]) -> Tensor:
-        return torch.cat(rows).to(logits.device)
-
-    positive = gather([target.positive for target in targets])
-    negative = gather([target.negative for target in targets])
-    explicit = gather([target.no_relation for target in targets])
-    background = gather([target.background(config) for target in targets])
+    positive = torch.cat([target.positive for target in targets])
+    negative = torch.cat([target.negative for target in targets])
+    explicit = torch.cat([target.no_relation for target in targets])
+    background = torch.cat([target.background(config) for target in targets])
 
     none_weight = config.no_relation_weight * explicit + background
-    share = positive / positive.sum(1, keepdim=True).clamp(min=1)
-    weight = torch.cat([none_weight[:, None], share], dim=1)
+    count = positive.sum(1, keepdim=True)
+    totals = LossTotals(
+        weight=float(none_weight.sum(dtype=torch.float64)) + int((count > 0).sum()),
+        images=float(len(targets)),
+    )
+    weight = torch.cat([none_weight[:, None], positive / count.clamp(min=1)], dim=1)
     log_probability = F.log_softmax(logits, dim=1)
-    total = max((totals or LossTotals.of(targets, config)).weight, 1.0)
 
-    row, predicate = negative.nonzero(as_tuple=True)
+    row, predicate = (index.to(logits.device) for index in negative.nonzero(as_tuple=True))
     denied = logits[row]
     others = denied.scatter(1, predicate[:, None] + 1, -torch.inf)
     denial = denied.logsumexp(1) - others.logsumexp(1)  # -log(1 - softmax_p), exact near 1 too
-    return {
-        "relation": -(weight * log_probability).sum() / total,
-        "negative": config.negative_weight * denial.sum() / total,
+    values = {
+        "relation": -(weight.to(logits.device) * log_probability).sum(),
+        "negative": config.negative_weight * denial.sum(),
     }
+    return LossSums(values, totals)
 
 
-def training_loss(
+def object_sums(logits: Tensor, targets: Sequence[RelationTargets], config: LossConfig) -> LossSums:
+    """Cross entropy of objects' classes over C + 1 outputs, as in OpenPSG.
+
+    Args:
+        logits: float [N, C + 1], the objects of all images, concatenated; column 0 = background.
+        targets: of each image; detections that are no annotated object are background.
+        config: the weight.
+
+    Returns:
+        The sum ``object`` over the objects whose class is known.
+    """
+    labels = torch.cat([target.labels for target in targets]) + 1
+    known = torch.cat([target.classified for target in targets])
+    labels = labels.masked_fill(~known, _UNKNOWN).to(logits.device)
+    loss = F.cross_entropy(logits, labels, ignore_index=_UNKNOWN, reduction="sum")
+    return LossSums(
+        {"object": config.object_weight * loss}, LossTotals(objects=float(int(known.sum())))
+    )
+
+
+def training_sums(
     batch: SceneBatch,
     output: HeadOutput,
     targets: Sequence[RelationTargets],
     config: LossConfig,
-    totals: LossTotals | None = None,
-) -> dict[str, Tensor]:
-    """``relation_loss`` and, where the head builds trees, their loss; ``loss`` is the sum.
+) -> LossSums:
+    """``relation_sums``; of the trees where the head builds them; ``object_sums`` where it must.
 
     Args:
         batch: the images.
         output: of the head.
         targets: of each image.
         config: weights and the background rule.
-        totals: of the whole batch, where these images are a part of it.
+
+    Raises:
+        InputError: the classes were guesses, and the model gives none of its own.
     """
-    losses = relation_loss(_full(output.logits), targets, config, totals)
+    relations = relation_sums(_full(output.logits), targets, config)
+    values, totals = dict(relations.values), relations.totals
     if output.tree_logits is not None:
         size = max(batch.counts)
         related = torch.stack(
@@ -200,10 +291,17 @@ def training_loss(
             ]
         ).to(output.tree_logits.device)
         mean = tree_loss(_full(output.tree_logits), related, batch.present)
-        share = len(targets) / totals.images if totals is not None else 1.0
-        losses["tree"] = config.tree_weight * share * mean
-    losses["loss"] = torch.stack(list(losses.values())).sum()
-    return losses
+        values["tree"] = config.tree_weight * len(targets) * mean
+    if batch.class_scores is not None:
+        if output.object_logits is None:
+            raise InputError(
+                "objects are to be classified, and the model gives no object_logits; train it with "
+                "task=predcls"
+            )
+        objects = object_sums(_full(output.object_logits), targets, config)
+        values |= objects.values
+        totals = totals + objects.totals
+    return LossSums(values, totals)
 
 
 def _full(values: Tensor) -> Tensor:

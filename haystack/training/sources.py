@@ -27,11 +27,19 @@ class TrainingImage:
         graph: its annotations.
         dataset: beside which its files lie.
         faulty: positions of segments whose mask or class is known wrong.
+        detected: what a detector found in it, with the paths of its files, where the task is
+            SGDet; else None.
     """
 
     graph: SceneGraph
     dataset: SceneGraphDataset
     faulty: tuple[int, ...] = ()
+    detected: SceneGraph | None = None
+
+    @property
+    def seen(self) -> SceneGraph:
+        """The objects that the model sees: the detected ones where there are such."""
+        return self.graph if self.detected is None else self.detected
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,8 @@ class TrainingImages:
                     graph.neg_relations.tolist(),
                     image.faulty,
                 ]
+                if image.detected is not None:
+                    content.append(identity(image.detected))
                 digest.update(canonical_json(content).encode())
         return digest.hexdigest()
 

@@ -15,6 +15,7 @@ import torch
 
 from haystack import files
 from haystack.errors import InputError
+from haystack.io import read_psg
 from haystack.models.checkpoints.trunk import load_trunk
 from haystack.models.relation.features.visual import VisualFeatures
 from haystack.models.relation.files import load_relation_network, load_weights
@@ -24,6 +25,7 @@ from haystack.models.relation.references import model_file
 from haystack.scene_graph import SceneGraphDataset
 from haystack.training.cache import SceneEncoder, build_encoder
 from haystack.training.config import TrainConfig
+from haystack.training.detections import with_detections
 from haystack.training.journal import Journal, Row, check_tracker
 from haystack.training.loop import Loop, Progress
 from haystack.training.optimisation import Optimiser
@@ -31,6 +33,7 @@ from haystack.training.order import Order, number_of_steps
 from haystack.training.parallel import Processes, joined, shared_norms
 from haystack.training.run_folder import RunFolder
 from haystack.training.sources import TrainingImages, collect_images, read_annotations
+from haystack.training.tasks import Task
 from haystack.training.trainee import Trainee
 from haystack.vocabulary import Vocabulary
 from haystack.weights import resolve
@@ -98,11 +101,15 @@ def train(
         dataset = read_annotations(config)
     datasets = [dataset] if isinstance(dataset, SceneGraphDataset) else list(dataset)
     images = collect_images(config, datasets)
+    if config.detections is not None:
+        images = with_detections(images, read_psg(config.detections), path=config.detections)
+    task = Task(config.task, images.vocabulary.num_objects)
     with joined(config.device) as (processes, device), _reproducible(config, device):
         torch.manual_seed(config.seed)
         trainee = Trainee(_start_model(config, images.vocabulary) if model is None else model)
         trainee.module.to(device)
-        encoder = build_encoder(config.cache, trainee)
+        _check_task(task, trainee.model)
+        encoder = build_encoder(config.cache, trainee, task)
         order = _order(config, images, processes)
         place = None if out is None else Path(out)
         processes.ask_first(lambda: check_tracker(config.track, place))
@@ -113,6 +120,16 @@ def train(
         if folder is not None and processes.ask_first(lambda: folder.is_finished):
             return _finished(folder, trainee, processes, started)
         return _run(config, images, order, encoder, folder, processes, progress, started)
+
+
+def _check_task(task: Task, model: object) -> None:
+    if task.name == "predcls" or not isinstance(model, RelationNetwork):
+        return
+    if not model.config.classifies_objects:
+        raise InputError(
+            f"task={task.name} needs a model that classifies objects; train one with "
+            "model.classifies_objects=true"
+        )
 
 
 def _order(config: TrainConfig, images: TrainingImages, processes: Processes) -> Order:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from haystack.errors import InputError
 from haystack.metrics import SceneGraphMetrics
+from haystack.models.relation.batch import SceneBatch
+from haystack.models.relation.heads.base import HeadOutput, likeliest_classes
 from haystack.models.relation.inputs import all_pairs
 from haystack.training.cache import SceneEncoder
 from haystack.training.config import (
@@ -21,21 +23,21 @@ from haystack.training.config import (
     TrainConfig,
 )
 from haystack.training.loader import Loaded, Loader
-from haystack.training.losses import LossTotals, training_loss
+from haystack.training.losses import LOSSES, LossTotals, divisor, training_sums
 from haystack.training.optimisation import Optimiser
 from haystack.training.order import Draw
 from haystack.training.parallel import Processes
 from haystack.training.sources import TrainingImage
 
 PREFIX = "validation/"
-_LOSSES = ("relation", "negative", "tree")
 
 
 class Validator:
     """Measures a model on the images held out: losses, recalls, P-AUC, PDD and PDO.
 
     Losses are those of all the images as one batch, so that they do not depend on how the images
-    are cut into batches. Images are not mirrored.
+    are cut into batches. Images are not mirrored. Where the model finds the objects' classes, or
+    the objects are detected ones, objects are matched with the annotated ones by their boxes.
 
     Args:
         images: held out.
@@ -53,7 +55,7 @@ class Validator:
     ) -> None:
         self.encoder, self.config, self.processes = encoder, config, processes
         self.num_predicates = encoder.trainee.model.num_predicates
-        self.loader = Loader(images, encoder, self.num_predicates, config.workers)
+        self.loader = Loader(images, encoder, self.num_predicates, config.workers, config.match_iou)
         self.numbers = processes.share(range(len(images)))
 
     def measure(self, optimiser: Optimiser) -> dict[str, float]:
@@ -63,23 +65,20 @@ class Validator:
             self.num_predicates, VALIDATION_KS, from_logits=True, metrics=VALIDATION_METRICS
         ).to(trainee.device)
         sums: dict[str, Tensor] = {}
-        weight = images = 0.0
+        totals = LossTotals()
         trainee.module.eval()
         with torch.inference_mode():
             for loaded in self.loader.batches(self._draws()):
                 targets = [item.targets for item in loaded]
-                own = LossTotals.of(targets, self.config.loss)
-                weight, images = weight + own.weight, images + own.images
                 batch, output = optimiser.forward(
                     self.encoder.encode([item.view for item in loaded])
                 )
-                losses = training_loss(
-                    batch, output, targets, self.config.loss, LossTotals(1.0, 1.0)
-                )
-                for name, loss in losses.items():
+                own = training_sums(batch, output, targets, self.config.loss)
+                totals = totals + own.totals
+                for name, loss in own.values.items():
                     sums[name] = sums.get(name, torch.zeros_like(loss)) + loss
-                metrics.update(*_records(loaded, batch.pair_counts, output.logits))
-        means = self._means(sums, LossTotals(weight, images))
+                metrics.update(*_records(loaded, batch, output))
+        means = self._means(sums, totals)
         values = {**means, **{name: float(v) for name, v in metrics.compute().items()}}
         return {PREFIX + name: value for name, value in values.items()}
 
@@ -92,14 +91,14 @@ class Validator:
 
     def _means(self, sums: Mapping[str, Tensor], totals: LossTotals) -> dict[str, float]:
         # A process without an image knows no names of losses, but must add its zeros.
-        own = [float(sums.get(name, 0.0)) for name in _LOSSES]
-        *shared, weight, images = self.processes.sum(
-            [*own, totals.weight, totals.images], self.encoder.trainee.device
-        )
-        relation, negative, tree = shared
-        means = {"relation": relation / max(weight, 1.0), "negative": negative / max(weight, 1.0)}
-        if tree:
-            means["tree"] = tree / images
+        own = [float(sums.get(name, 0.0)) for name in LOSSES]
+        shared = self.processes.sum([*own, *astuple(totals)], self.encoder.trainee.device)
+        values, whole = shared[: len(LOSSES)], LossTotals(*shared[len(LOSSES) :])
+        means = {
+            name: value / divisor(name, whole)
+            for name, value in zip(LOSSES, values, strict=True)
+            if value or name in ("relation", "negative")
+        }
         return {**means, "loss": sum(means.values())}
 
 
@@ -142,12 +141,14 @@ class Selection:
 
 
 def _records(
-    loaded: Sequence[Loaded], pair_counts: Sequence[int], logits: Tensor
+    loaded: Sequence[Loaded], batch: SceneBatch, output: HeadOutput
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    predictions, targets = [], []
-    for item, rows in zip(loaded, logits.split(list(pair_counts)), strict=True):
+    predictions: list[dict[str, Any]] = []
+    targets: list[dict[str, Any]] = []
+    logits = output.logits.split(list(batch.pair_counts))
+    for item, rows in zip(loaded, logits, strict=True):
         graph = item.image.graph
-        pairs = torch.from_numpy(all_pairs(len(graph.segments))).to(rows.device)
+        pairs = torch.from_numpy(all_pairs(len(item.image.seen.segments))).to(rows.device)
         predictions.append({"pairs": pairs, "scores": rows[:, 1:], "no_relation": rows[:, 0]})
         targets.append(
             {
@@ -157,4 +158,16 @@ def _records(
                 "neg_relations": torch.from_numpy(graph.neg_relations),
             }
         )
+    if output.object_logits is not None:
+        scores, labels = likeliest_classes(output.object_logits)
+        columns = (column.split(list(batch.counts)) for column in (scores, labels))
+        for item, sure, found, prediction, target in zip(
+            loaded, *columns, predictions, targets, strict=True
+        ):
+            prediction |= {
+                "labels": found,
+                "object_scores": sure,
+                "boxes": torch.from_numpy(item.image.seen.boxes),
+            }
+            target["boxes"] = torch.from_numpy(item.image.graph.boxes)
     return predictions, targets

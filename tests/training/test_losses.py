@@ -11,7 +11,7 @@ from haystack.models.relation.heads.vctree import tree_loss
 from haystack.models.relation.inputs import all_pairs
 from haystack.scene_graph import SceneGraph, Segment, as_triplets
 from haystack.training.config import LossConfig
-from haystack.training.losses import LossTotals, RelationTargets, relation_loss
+from haystack.training.losses import BACKGROUND, RelationTargets, object_sums, relation_sums
 
 PREDICATES = 4
 ONLY_ANNOTATED = LossConfig(background_weight=0.0)
@@ -29,6 +29,10 @@ def targets(count=3, relations=(), negatives=(), faulty=()):
         neg_relations=as_triplets(negatives),
     )
     return RelationTargets.from_graph(graph, PREDICATES, faulty)
+
+
+def relation_loss(logits, annotations, config):
+    return relation_sums(logits, annotations, config).means()
 
 
 def row(subject, target, count=3):
@@ -115,11 +119,12 @@ def test_parts_of_a_batch_add_up_to_the_whole():
     config = LossConfig()
     logits = random_logits(18)
     whole = relation_loss(logits, [first, second], config)
-    totals = LossTotals.of([first, second], config)
-    parts = [
-        relation_loss(logits[:6], [first], config, totals),
-        relation_loss(logits[6:], [second], config, totals),
+    sums = [
+        relation_sums(logits[:6], [first], config),
+        relation_sums(logits[6:], [second], config),
     ]
+    totals = sums[0].totals + sums[1].totals
+    parts = [part.means(totals) for part in sums]
     for name, value in whole.items():
         assert (parts[0][name] + parts[1][name]).item() == pytest.approx(value.item())
 
@@ -198,3 +203,42 @@ def test_tree_loss_is_the_mean_over_images_of_the_mean_over_their_entries():
     second = np.log1p(np.exp(3.0))
     loss = tree_loss(logits, related, present)
     assert loss.item() == pytest.approx((first + second) / 2, abs=1e-6)
+
+
+def test_detections_have_what_is_said_of_the_objects_that_they_are_matched_with():
+    annotated = targets(
+        relations=[(0, 1, 2), (1, 2, 0)], negatives=[(2, 0, 1), (2, 1, -1)], faulty=(1,)
+    )
+    order = torch.tensor([2, 0, 1])
+    moved = annotated.of_detections(order)
+    place = {int(old): new for new, old in enumerate(order)}
+    for old, (subject, target) in enumerate(all_pairs(3).tolist()):
+        new = row(place[subject], place[target])
+        for name in ("positive", "negative", "no_relation", "unsure"):
+            assert torch.equal(getattr(moved, name)[new], getattr(annotated, name)[old]), name
+    assert torch.equal(moved.related, annotated.related[order][:, order])
+    assert moved.classified.tolist() == [True, True, False]
+
+    some = annotated.of_detections(torch.tensor([0, BACKGROUND, 1, 0]))
+    at = {tuple(pair): number for number, pair in enumerate(all_pairs(4).tolist())}
+    assert some.positive.nonzero().tolist() == [[at[0, 2], 2], [at[3, 2], 2]]
+    assert some.labels.tolist() == [0, BACKGROUND, 0, 0]
+    weights = some.background(LossConfig(background="unannotated"))
+    assert weights[at[0, 1]] > 0  # a false detection is related to nothing
+    assert weights[at[0, 3]] == 0  # twice the same object
+    assert some.related.nonzero().tolist() == [[0, 2], [2, 0], [2, 3], [3, 2]]
+
+
+def test_object_loss_is_the_mean_cross_entropy_over_known_classes():
+    torch.manual_seed(0)
+    logits = torch.randn(7, 4, requires_grad=True)
+    first = targets(faulty=(1,))
+    second = targets(count=3).of_detections(torch.tensor([2, BACKGROUND, 0, 1]))
+    sums = object_sums(logits, [first, second], LossConfig(object_weight=0.5))
+    log_p = logits.log_softmax(1)
+    chosen = [(0, 1), (2, 1), (3, 1), (4, 0), (5, 1), (6, 1)]  # class 0 is column 1
+    expected = -0.5 * sum(log_p[row] for row in chosen) / len(chosen)
+    means = sums.means()
+    assert means["object"].item() == pytest.approx(expected.item())
+    (gradient,) = torch.autograd.grad(means["object"], logits)
+    assert gradient[1].abs().sum() == 0

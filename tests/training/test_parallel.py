@@ -48,7 +48,7 @@ def start(count, *argv, program=("-m", "haystack")):
         for rank in range(count)
     ]
     try:
-        answers = [process.communicate(timeout=120) for process in processes]
+        answers = [process.communicate(timeout=400) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -85,7 +85,20 @@ def rows(folder):
 
 
 def test_losses_gradients_metrics_and_weights_are_those_of_one_process(config, alone, tmp_path):
-    count = 3  # of five images a batch: two, two and one
+    # Of five images a batch: two, two and one.
+    check_that_processes_agree_with_one(3, config, alone, tmp_path)
+
+
+def test_losses_of_classified_objects_are_those_of_one_process(config, dataset, tmp_path):
+    """GPSNet, whose classifier draws nothing at random; VCTree's and MOTIFS' decoders do."""
+    model = replace(config.model, head="gpsnet", classifies_objects=True)
+    config = replace(config, task="sgcls", model=model)
+    train(config, dataset, tmp_path / "alone")
+    assert rows(tmp_path / "alone")[-1]["object"] > 0
+    check_that_processes_agree_with_one(2, config, tmp_path / "alone", tmp_path)
+
+
+def check_that_processes_agree_with_one(count, config, alone, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(asdict(config)))
     answers = start(count, file, "--out", tmp_path / "run")

@@ -82,6 +82,22 @@ class SceneInput:
         return replace(self, boxes=boxes, id_map=id_map, image=image)
 
 
+def guessed_scene(scene: SceneInput, num_objects: int, *, known: bool) -> SceneInput:
+    """The scene with its classes as guesses, so that a model classifies the objects itself.
+
+    Args:
+        scene: with certain classes.
+        num_objects: C, the number of classes.
+        known: start from the scene's classes (SGDet); False = from nothing, every class being
+            equally probable (SGCls).
+    """
+    if known:
+        scores = np.eye(num_objects, dtype=np.float32)[scene.labels]
+        return replace(scene, class_scores=scores)
+    equal = np.full((len(scene), num_objects), 1 / num_objects, dtype=np.float32)
+    return replace(scene, labels=np.zeros_like(scene.labels), class_scores=equal)
+
+
 def scene_input(
     graph: SceneGraph,
     id_map: npt.NDArray[np.int32] | None,

@@ -10,20 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from haystack.errors import InputError
+from haystack.io.panoptic_png import segment_positions
 from haystack.models.relation.batch import SceneBatch
 from haystack.models.relation.config import RelationModelConfig
 from haystack.models.relation.features.base import EncodedScene, FeatureSource
 from haystack.models.relation.features.geometry import GeometryFeatures
 from haystack.models.relation.features.word_vectors import WIDTH, name_vectors
 from haystack.models.relation.heads import build_head
-from haystack.models.relation.heads.base import HeadDims, HeadOutput
+from haystack.models.relation.heads.base import HeadDims, HeadOutput, likeliest_classes
 from haystack.models.relation.inputs import (
     PairLogits,
     RelationLogits,
     SceneInput,
     all_pairs,
 )
-from haystack.scene_graph import PredictedObjects
+from haystack.scene_graph import MaskRuns, PredictedObjects
 from haystack.vocabulary import Vocabulary
 
 
@@ -193,7 +194,9 @@ class RelationNetwork(nn.Module):
         logits = np.empty((0, self.num_predicates), dtype=np.float32)
         none = np.empty(0, dtype=np.float32)
         guessed = scene.class_scores is not None
-        objects = PredictedObjects(scene.labels[:0], none, scene.boxes[:0]) if guessed else None
+        objects = None
+        if guessed:
+            objects = PredictedObjects(scene.labels[:0], none, scene.boxes[:0], _masks(scene))
         return RelationLogits(scene.image_id, all_pairs(0), logits, none, objects)
 
 
@@ -201,13 +204,19 @@ def _classified(output: HeadOutput, scenes: Sequence[SceneInput]) -> list[Predic
     """Likeliest class of each object and its probability, the background among the others."""
     if output.object_logits is None:
         return [None] * len(scenes)
-    scores, labels = output.object_logits.float().softmax(1)[:, 1:].max(1)
+    scores, labels = likeliest_classes(output.object_logits)
     ends = np.cumsum([len(scene) for scene in scenes])[:-1]
     rows = (np.split(column.cpu().numpy(), ends) for column in (labels, scores))
     return [
-        PredictedObjects(found, sure, scene.boxes)
+        PredictedObjects(found, sure, scene.boxes, _masks(scene))
         for found, sure, scene in zip(*rows, scenes, strict=True)
     ]
+
+
+def _masks(scene: SceneInput) -> MaskRuns | None:
+    if scene.id_map is None:
+        return None
+    return MaskRuns.from_id_map(segment_positions(scene.id_map, scene.segment_ids), len(scene))
 
 
 def _feature_source(config: RelationModelConfig, vocabulary: Vocabulary) -> FeatureSource:

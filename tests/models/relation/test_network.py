@@ -112,6 +112,8 @@ def test_objects_whose_classes_are_guessed_are_classified(head):
         assert answer.logits.shape == (len(all_pairs(len(scene))), 2)
         assert answer.objects.labels.shape == answer.objects.scores.shape == (len(scene),)
         assert np.array_equal(answer.objects.boxes, scene.boxes)
+        masks = scene.id_map[None] == scene.segment_ids[:, None, None]
+        assert np.array_equal(answer.objects.masks.dense(), masks)
         assert relation_scores(answer).objects is answer.objects
         if len(scene):
             _, output = model(model.encode([scene]))
@@ -120,6 +122,8 @@ def test_objects_whose_classes_are_guessed_are_classified(head):
             np.testing.assert_allclose(answer.objects.scores, expected, atol=1e-5)
             np.testing.assert_allclose(probabilities.max(1).values, expected, atol=1e-5)
     assert all(answer.objects is None for answer in model.predict([make_scene(3), make_scene(0)]))
+    (bare,) = model.predict([replace(scenes[0], id_map=None)])
+    assert bare.objects.masks is None
 
 
 def test_guesses_need_a_model_that_classifies_and_one_kind_of_scene_at_a_time():

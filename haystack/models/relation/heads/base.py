@@ -60,6 +60,19 @@ class HeadOutput:
     object_logits: Tensor | None = None
 
 
+def likeliest_classes(object_logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Likeliest class of each object and its probability, the background among the others.
+
+    Args:
+        object_logits: float [N, C + 1], column 0 = background.
+
+    Returns:
+        Probabilities float32 [N] and classes int64 [N], 0..C - 1.
+    """
+    scores, labels = object_logits.float().softmax(1)[:, 1:].max(1)
+    return scores, labels
+
+
 class RelationHead(nn.Module, ABC):
     """Predicate logits of object pairs, from object features, union features and classes."""
 

@@ -18,7 +18,7 @@ from haystack.models.relation.heads.base import HeadDims, HeadOutput
 from haystack.models.relation.heads.vctree import tree_loss
 from haystack.scene_graph import SceneGraph, Segment
 from haystack.training.config import LossConfig
-from haystack.training.losses import RelationTargets, relation_loss
+from haystack.training.losses import RelationTargets, relation_sums
 
 DATA = Path(__file__).parents[3] / "data" / "openpsg"
 ORIGINALS = {"vctree": "VCTree", "motifs": "Motif", "gpsnet": "GPS", "imp": "IMP"}
@@ -162,13 +162,13 @@ def test_our_loss_with_weights_of_one_is_the_originals_rule(oracle, network):
     relations[:, 2] -= 1
     segments = tuple(Segment(i + 1, 0, 1, (0, 0, 1, 1)) for i in range(7))
     graph = SceneGraph("0", 93, 121, "0.jpg", segments=segments, relations=relations)
-    ours = relation_loss(
+    ours = relation_sums(
         output.logits,
         [RelationTargets.from_graph(graph, 56)],
         LossConfig(
             background="neither_direction", background_weight=1.0, background_ratio=float("inf")
         ),
-    )
+    ).means()
     annotated = {(s, o): p for s, o, p in relations.tolist()}
     labels, rows = [], []
     for row, (s, o) in enumerate(batch.pairs.tolist()):
