@@ -80,7 +80,7 @@ def test_contradictions_and_other_vocabularies_are_refused_by_name():
     with pytest.raises(InputError, match=r"export: cannot be mixed with psg\.json: .*contradict"):
         collect_images(config, [dataset("a"), denied])
     other = replace(dataset("x"), vocabulary=Vocabulary(("cat", "dog"), ("sky",), ("on", "near")))
-    with pytest.raises(InputError, match=r"number their predicate_classes differently"):
+    with pytest.raises(InputError, match=r"same predicates in the base and the addition"):
         collect_images(config, [dataset("a"), other])
 
 
