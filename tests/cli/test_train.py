@@ -138,7 +138,7 @@ def test_a_start_model_of_another_vocabulary_leaves_no_run(material, model, tmp_
     settings = (*QUICK, f"annotations={material / 'psg' / 'other.json'}", f"init={model}")
     code, answer = run(capsys, "train/imp_psg_mini", *settings, "--out", tmp_path / "out")
     assert code == 2
-    assert "other predicate_classes" in answer["error"]
+    assert "expected the same predicates in the start model" in answer["error"]
     assert not (tmp_path / "out").exists()
 
 
