@@ -16,7 +16,7 @@ from haystack import files
 from haystack.devices import usable_device
 from haystack.errors import InputError
 from haystack.evaluation.evaluator import Measured, measure, prepare
-from haystack.evaluation.report import without_nan
+from haystack.evaluation.report import direction_text, entered_text, without_nan
 from haystack.evaluation.uncertainty import (
     ResampledMetrics,
     by_predicate,
@@ -25,15 +25,12 @@ from haystack.evaluation.uncertainty import (
 )
 from haystack.io.haystack_npy import NoRelationColumn
 from haystack.metrics.functional.bootstrap import paired_tests
-from haystack.metrics.kinds import LABEL_METRICS
+from haystack.metrics.kinds import LABEL_METRICS, LOWER_IS_BETTER
 from haystack.metrics.scene_graph import PER_PREDICATE, SUPPORT
 from haystack.scene_graph import Prediction, SceneGraphDataset, Split
 from haystack.text import table
 
 Verdict = Literal["a", "b", "not told apart", "too few images", "undefined"]
-
-LOWER_IS_BETTER = ("PDD", "PDO", "PRank")
-"""Metrics of which less is better; of all others more is."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +122,16 @@ class Comparison:
             "",
             *self._table(),
         ]
-        for metric in self._shown():
+        shown = self._shown()
+        for metric in shown:
             lines += ["", *self._judged(metric)]
+        if shown:
+            lines += [
+                "",
+                "adjusted p: of all judged predicates of a metric together, by the step-down max-T "
+                "procedure of Westfall and Young. The chance that even one verdict among them is "
+                f"wrong is at most {1 - self.confidence:.2g}.",
+            ]
         return "\n".join(lines)
 
     def _model(self, key: str, name: str) -> str:
@@ -143,12 +148,24 @@ class Comparison:
                 _signed(d.difference),
                 f"{_signed(d.low)} .. {_signed(d.high)}",
                 d.p_value,
-                {"a": "A", "b": "B"}.get(d.verdict, "-"),
+                _winner(d),
             ]
             for name, d in self.metrics.items()
             if d.verdict != "undefined"
         ]
-        return table(["metric", "A", "B", "B - A", "interval", "p", "better"], rows)
+        names = [str(row[0]) for row in rows]
+        counted = {
+            name: sum(not math.isnan(v[name].a + v[name].b) for v in self.per_predicate.values())
+            for name in self._shown()
+        }
+        means = [f"m{name}" if name.startswith("R@") else name for name in counted]
+        entered = entered_text(dict(zip(means, counted.values(), strict=True)), means)
+        return [
+            *table(["metric", "A", "B", "B - A", "interval", "p", "better"], rows),
+            *direction_text(names),
+            *([f"Means are over the predicates that have a value ({entered})."] if entered else []),
+            "p: two-sided, of each line for itself.",
+        ]
 
     def _shown(self) -> list[str]:
         """P-AUC, PDD, PDO and the recall at the middle K."""
@@ -161,13 +178,18 @@ class Comparison:
         few, same = found.get("too few images", ()), found.get("not told apart", ())
         undefined = len(found.get("undefined", ()))
         judged = len(same) + sum(len(found.get(key, ())) for key in ("a", "b"))
-        lines = [f"{metric}, {judged} predicates in at least {self.min_images} images:"]
+        way = "lower" if metric in LOWER_IS_BETTER else "higher"
+        lines = [
+            f"{metric} ({way} is better), {judged} of {len(self.per_predicate)} predicates judged, "
+            f"those {_carried(metric)} in at least {self.min_images} images:"
+        ]
         for key in ("a", "b"):
             for predicate in found.get(key, ()):
                 d = self.per_predicate[predicate][metric]
+                near, far = sorted((abs(d.low), abs(d.high)))
                 lines.append(
-                    f"  {key.upper()} is better for {predicate}: {_signed(d.difference)} "
-                    f"[{_signed(d.low)}, {_signed(d.high)}], adjusted p = {_number(d.adjusted_p)}"
+                    f"  {key.upper()} is better for {predicate}, by {abs(d.difference):.3f} "
+                    f"[{near:.3f}, {far:.3f}], adjusted p = {_number(d.adjusted_p)}"
                 )
         if judged and judged == len(same):
             lines.append("  the models differ for no predicate beyond what chance gives")
@@ -178,6 +200,19 @@ class Comparison:
         if undefined:
             lines.append(f"  undefined for a model: {undefined} predicates")
         return lines
+
+
+def _winner(d: Difference) -> str:
+    return f"{d.verdict.upper()} by {abs(d.difference):.3f}" if d.verdict in ("a", "b") else "-"
+
+
+def _carried(metric: str) -> str:
+    """What an image must hold of a predicate to count for its value."""
+    words = {
+        "P-AUC": "with positive and with negative labels",
+        "PDO": "with labels, positive or negative,",
+    }
+    return words.get(metric, "with positive labels")
 
 
 def compare(

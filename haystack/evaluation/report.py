@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack import files
-from haystack.metrics.kinds import LABEL_METRICS, PANOPTIC_METRICS
+from haystack.metrics.kinds import LABEL_METRICS, LOWER_IS_BETTER, PANOPTIC_METRICS
+from haystack.metrics.protocols import get_protocol
 from haystack.text import table
 
 if TYPE_CHECKING:
@@ -105,8 +106,6 @@ class Report:
         ]
         totals = (self.support[c] for c in counts)
         rows.append(["mean", *(self.metrics[name] for name in means), *totals])
-        counted = self.support["predicates"]
-        entered = ", ".join(f"{n} {counted[n]}" for n in means if n in counted)
         header = ["predicate", *columns, "+", "-"]
         if self.uncertainty is not None:
             header.append(f"interval of {columns[0]}")
@@ -116,11 +115,34 @@ class Report:
         return [
             "",
             *table(header, rows),
-            f"Means are over the predicates that have a value ({entered}). Lower is better for PDD "
-            "and PDO, higher for the others.",
-            "+ and -: labels. A pair labelled 'no relation' is a negative for every predicate, "
-            "where the protocol says so.",
+            *self._footnotes(means),
         ]
+
+    def _footnotes(self, means: Sequence[str]) -> list[str]:
+        """Of the table of predicates: over what its means are, and which way is better."""
+        notes = []
+        counted = dict(self.support["predicates"])
+        every = self.per_predicate.values()
+        for name in means:
+            if name not in counted:  # recalls
+                counted[name] = sum(not math.isnan(v[name.removeprefix("m")]) for v in every)
+        notes.append(
+            f"Means are over the predicates that have a value ({entered_text(counted, means)})."
+        )
+        held = sum(values["positives"] > 0 for values in every)
+        absent = {
+            "zero": "mR divides by all of them: an absent one counts as 0.",
+            "undefined": "mR is undefined: it asks for all of them.",
+        }.get(get_protocol(self.protocol).absent_predicates)
+        if absent is not None and held < len(every) and any(n not in LABEL_METRICS for n in means):
+            notes.append(
+                f"Under this protocol, where {held} of {len(every)} predicates occur, {absent}"
+            )
+        notes += direction_text(means)
+        meaning = ""
+        if get_protocol(self.protocol).no_relation_rows == "negative-for-all":
+            meaning = " A pair labelled 'no relation' is a negative for every predicate."
+        return [*notes, f"+ and -: positive and negative labels.{meaning}"]
 
     def _recall_table(self) -> list[str]:
         """A row for each recall, a column for each K."""
@@ -144,7 +166,9 @@ class Report:
             and name.partition("_")[0] not in PANOPTIC_METRICS
             and not name.partition("@")[2].isdigit()
         ]
-        return ["", *table(["metric", "value"], rows)] if rows else []
+        if not rows:
+            return []
+        return ["", *table(["metric", "value"], rows), *direction_text([str(n) for n, _ in rows])]
 
     def _panoptic_table(self) -> list[str]:
         """A row for all classes, one for things, one for stuff."""
@@ -166,6 +190,21 @@ class Report:
             if not math.isnan(self.metrics[name])
         ]
         return ["", title, *table(["metric", "value", "interval"], rows)]
+
+
+def entered_text(counted: Mapping[str, int], names: Sequence[str]) -> str:
+    """How many predicates entered the mean of each metric, as far as it is known."""
+    return ", ".join(f"{name} {counted[name]}" for name in names if name in counted)
+
+
+def direction_text(names: Sequence[str]) -> list[str]:
+    """A line that says of which of these metrics less is better; none where it is of none."""
+    lower = [name for name in names if name in LOWER_IS_BETTER]
+    if not lower:
+        return []
+    others = ", higher for the others" if len(lower) < len(names) else ""
+    named = " and ".join(filter(None, (", ".join(lower[:-1]), lower[-1])))
+    return [f"Lower is better for {named}{others}."]
 
 
 def _range(interval: Interval) -> str:

@@ -92,6 +92,8 @@ RECALLS: Mapping[str, Recall] = MappingProxyType(
 
 LABEL_METRICS = ("P-AUC", "PDD", "PDO")
 """Metrics of explicit labels."""
+LOWER_IS_BETTER = ("PDD", "PDO", "PRank")
+"""Metrics of which less is better; of all others more is."""
 OTHER_METRICS = ("InstR", "PRank")
 """Recall of objects; position of the true predicate among those of its pair."""
 PANOPTIC_METRICS = ("PQ", "SQ", "RQ")

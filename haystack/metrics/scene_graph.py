@@ -302,8 +302,9 @@ class SceneGraphMetrics(RecallStates):
         if self.protocol.compares == "phrases" and given:
             raise InputError(
                 f"the protocol {self.protocol.name!r} grades the detection of phrases, and the "
-                "predictions have no objects of their own; give labels and regions, or choose "
-                "another protocol",
+                "predictions have no objects of their own; give labels and regions, as 'haystack "
+                "predict PICTURES --segments SEGMENTS --model MODEL --out P.parquet' does, or "
+                f"choose the protocol {self.protocol.name.removesuffix('-phrdet')!r}",
                 record=record_name(given[0], targets, preds),
             )
         if self.protocol.predcls_by_overlap:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -178,14 +179,31 @@ def test_the_text_says_who_is_better_at_what(tmp_path):
     text = str(found)
     assert "60 images, 200 paired resamples of them, 95% intervals" in text
     assert "\nA: A\nB: B (6 annotated pairs have no prediction)" in text
-    assert "P-AUC, 3 predicates in at least 10 images:" in text
-    assert "  B is better for eating: +0." in text
+    ways = (
+        "P-AUC (higher is better), 3 of 4 predicates judged, those with positive and with negative"
+    )
+    assert f"{ways} labels in at least 10 images:" in text
+    assert re.search(
+        r"  B is better for eating, by 0\.\d+ \[0\.\d+, 0\.\d+\], adjusted p = 0", text
+    )
+    # Of PDD less is better: the difference is negative, and the gain is told as a gain.
+    assert "PDD (lower is better), 3 of 4 predicates judged" in text
+    gain = abs(found.metrics["PDD"].difference)
+    assert re.search(rf"^PDD .* -{gain:.3f} .* B by {gain:.3f}$", text, re.MULTILINE)
+    assert "Lower is better for PDD, PDO and PRank, higher for the others." in text
+    assert re.search(r"Means are over the predicates that have a value \(P-AUC \d, PDD \d,", text)
+    assert "by the step-down max-T procedure" in text
+    only = str(compare(data, worse, better, replicates=20, metrics=["R"]))
+    assert "Lower is better" not in only
     assert "  not told apart: 2 predicates" in text
     assert "  too few images to say: rare" in text
-    assert "R@50, 3 predicates in at least 10 images:" in text
+    assert (
+        "R@50 (higher is better), 3 of 4 predicates judged, those with positive labels in at least"
+        in text
+    )
     positive = SceneGraphDataset(VOCABULARY, data.graphs[5:6])
     lone = str(compare(positive, worse, better, replicates=20, min_images=2))
-    assert "P-AUC, 0 predicates in at least 2 images:" in lone
+    assert "P-AUC (higher is better), 0 of 4 predicates judged" in lone
     assert "  undefined for a model: " in lone
     same = str(compare(data, worse, worse, replicates=50))
     assert "the models differ for no predicate beyond what chance gives" in same

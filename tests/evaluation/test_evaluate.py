@@ -113,6 +113,36 @@ def test_the_table_shows_labelled_predicates_the_means_and_what_is_missing():
     assert not any(line[:1] == ["beside"] for line in lines)
 
 
+def notes(**choices):
+    """The footnotes of a report on data that hold one of the predicates."""
+    report = evaluate(dataset(graph("1"), graph("2")), [scores("1"), scores("2")], **choices)
+    starts = ("Means are", "Under this", "Lower is", "+ and -")
+    return [line for line in str(report).splitlines() if line.startswith(starts)]
+
+
+def test_footnotes_speak_of_what_is_shown():
+    labels = "+ and -: positive and negative labels. A pair labelled 'no relation' is a negative "
+    labels += "for every predicate."
+    assert notes(metrics=["P-AUC", "R"])[1:] == [labels]
+    assert notes(metrics=["PDD"])[1:] == ["Lower is better for PDD.", labels]
+    assert notes(metrics=["PDO", "P-AUC"])[1] == "Lower is better for PDO, higher for the others."
+    assert notes(metrics=["R"]) == []
+    assert notes(metrics=["PRank"]) == ["Lower is better for PRank."]
+    count = len(dataset(graph("1")).vocabulary.predicate_classes)
+    assert count > 1
+    assert notes(metrics=["mR"])[0].endswith("have a value (mR@50 1).")
+    divided, why, *_ = notes(metrics=["mR"], protocol="openpsg")
+    assert divided.endswith(f"have a value (mR@50 {count}).")
+    assert why == (
+        f"Under this protocol, where 1 of {count} predicates occur, mR divides by all of them: an "
+        "absent one counts as 0."
+    )
+    assert notes(metrics=["mR"], protocol="sgbench")[1].endswith(
+        "mR is undefined: it asks for all of them."
+    )
+    assert notes(metrics=["P-AUC"], protocol="haystack-v1")[-1] == labels.partition(" A pair")[0]
+
+
 def test_files_and_memory_give_the_same(tmp_path):
     annotations, predictions, _ = oracle("ties")
     data, images = read_psg(annotations), list(read_haystack_npy(predictions))

@@ -236,7 +236,10 @@ def test_run_lengths_are_joined_too(both):
 
 def test_phrases_are_detected():
     _, target = apart()
-    with pytest.raises(InputError, match=r"image 0 .*no objects of their own; give labels and"):
+    words = (
+        "no objects of their own; give labels .*predict PICTURES --segments .* protocol 'openpsg'"
+    )
+    with pytest.raises(InputError, match=f"image 0 .*{words}$"):
         values("openpsg-phrdet", SCORED, target)
     metric = SceneGraphMetrics(2, ks=(1,), protocol="openpsg-phrdet")
     pred, target = apart()
