@@ -38,6 +38,10 @@ def open_segmenter(
         from haystack.pipeline.segmenters.yolo import YOLOSegmenter
 
         return YOLOSegmenter(config, vocabulary)
+    if config.kind == "transformers":
+        from haystack.pipeline.segmenters.transformers import TransformersSegmenter
+
+        return TransformersSegmenter(config, vocabulary)
     from haystack.pipeline.segmenters.maskdino import MaskDINOSegmenter
 
     return MaskDINOSegmenter(config, vocabulary)
