@@ -238,7 +238,8 @@ def _pictures(args: argparse.Namespace) -> _Work:
     settings = _segment_settings(args)
     source, root = open_pictures(args.images)
     model, vocabulary = ModelReference.parse(args.model).load(device=args.device)
-    segmenter = open_segmenter(settings, vocabulary, source.keys())
+    keys = source.keys()
+    segmenter = open_segmenter(settings, vocabulary, keys)
 
     def read() -> Iterator[tuple[str, Content]]:
         for shard in source.shards():
@@ -255,6 +256,7 @@ def _pictures(args: argparse.Namespace) -> _Work:
         file_of,
         as_objects=True,
         guess_classes=args.guess_classes,
+        total=None if keys is None else len(keys),
     )
 
 

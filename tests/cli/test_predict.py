@@ -125,6 +125,8 @@ def test_it_says_how_far_it_is(capsys, tmp_path, photographs, counted, monkeypat
         arguments = ("predict", "psg-mini", "--split", "test", "--no-pictures", "--model", counted)
         _, _, text = run(capsys, *arguments, "--out", out)
         assert re.search(r"^predict: 20 of 21 images after \d+ s$", text, re.MULTILINE)
+    given = ("predict", photographs, "--segments", "psg-mini", "--no-pictures", "--model", counted)
+    assert "predict: 3 of 3 images" in run(capsys, *given, "--out", tmp_path / "given")[2]
     _, _, text = run(capsys, "train", "train/frequency_psg_mini", "--out", tmp_path / "f")
     assert "after" not in text
 
