@@ -12,13 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import clustering_part
+import shards_part
 from command import run_parts
 
-PARTS = {**clustering_part.PARTS}
+PARTS = {**clustering_part.PARTS, **shards_part.PARTS}
 
 
 @dataclass(frozen=True)
-class Sizes(clustering_part.Sizes):
+class Sizes(clustering_part.Sizes, shards_part.Sizes):
     """The sizes of all parts together."""
 
 

@@ -1,55 +1,41 @@
-"""Where images come from: a folder of pictures, or SA-1B-style tar shards.
-
-An **image key** names one image inside its source: the path relative to the folder, or
-``<tar name>/<member name>``, so that names may repeat across shards.
-"""
+"""Where images come from, a folder of pictures or SA-1B-style tar shards; and what they hold."""
 
 from __future__ import annotations
 
 import glob
 import io
 import os
-import tarfile
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from haystack.errors import InputError
+from haystack.io.image_source import (
+    IMAGE_SUFFIXES,
+    UNDECODABLE,
+    Content,
+    ImageSource,
+    state_of,
+    text_of,
+)
+from haystack.io.tar_source import TarSource, refuse_compressed, shard_names
 
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
-
-Content = bytes | InputError
-"""Encoded bytes of an image, or why there are none."""
-
-
-class ImageSource(Protocol):
-    """Images in shards: the unit of work, of resuming, and of distribution."""
-
-    def shards(self) -> list[str]:
-        """Names of the shards, in a fixed order."""
-
-    def keys(self) -> Collection[str] | None:
-        """All image keys, or None where only reading every shard would tell."""
-
-    def iterate(self, shard: str) -> Iterator[tuple[str, Content]]:
-        """Image key and encoded bytes of every image of a shard, in a fixed order.
-
-        An image that cannot be read comes with its error instead of bytes.
-
-        Raises:
-            InputError: the shard itself breaks off (a truncated tar), after what came before.
-        """
-
-    def read(self, image_key: str) -> bytes:
-        """Encoded bytes of one image."""
-
-    def signature(self, shard: str) -> dict[str, Any]:
-        """What changes when the shard's images change: names, sizes, modification times."""
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "Content",
+    "FolderSource",
+    "ImageSource",
+    "TarSource",
+    "as_rgb",
+    "decode_image",
+    "open_pictures",
+    "open_source",
+    "read_rgb",
+]
 
 
 def decode_image(content: bytes, image_key: str, *, draft_edge: int | None = None) -> Image.Image:
@@ -136,37 +122,44 @@ def read_rgb(
     return picture
 
 
-def open_source(path: str | Path, *, shard_size: int = 1000) -> ImageSource:
+def open_source(
+    path: str | Path, *, shard_size: int = 1000, index_folder: Path | None = None
+) -> ImageSource:
     """The image source at ``path``: a folder of images, a folder of tars, or one tar.
 
     Args:
-        path: searched recursively for images, or not recursively for ``*.tar``. Hidden files and
-            folders, and links to folders, are passed over.
+        path: searched recursively for images or for ``*.tar``. Hidden files and folders, and links
+            to folders, are passed over.
         shard_size: images a shard, for a folder of images; a tar is one shard.
+        index_folder: where it is kept at which places of the tars images lie, made by whoever
+            reads a tar first; None = nowhere.
 
     Raises:
-        InputError: nothing there, nothing usable there, images and tars mixed, or a folder that
-            cannot be listed.
+        InputError: nothing there, nothing usable there, images and tars mixed, compressed tars, two
+            tars of one shard name, or a folder that cannot be listed.
     """
     root = Path(path)
     if shard_size < 1:
         raise InputError(f"expected a shard_size of at least 1, got {shard_size}")
     if root.is_file():
+        refuse_compressed([root])
         if root.suffix != ".tar":
             raise InputError("expected a folder of images or a .tar file, got this file", path=root)
-        return TarSource([root])
+        return TarSource({root.stem: root}, index_folder)
     if not root.is_dir():
         raise InputError("no such folder of images or .tar file", path=root)
     found = sorted(_files(root))
-    tars = [file for file in found if file.parent == root and file.suffix == ".tar"]
+    tars = [file for file in found if file.suffix == ".tar"]
     images = [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES]
     if tars and images:
         raise InputError(
             f"found {len(tars)} tar shards and {len(images)} loose images; keep one kind a folder",
             path=root,
         )
+    if not images:
+        refuse_compressed(found)
     if tars:
-        return TarSource(tars)
+        return TarSource(shard_names(tars, root), index_folder)
     if not images:
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
         raise InputError(f"no images ({suffixes}) and no .tar shards in this folder", path=root)
@@ -210,7 +203,7 @@ class FolderSource:
 
     def __init__(self, root: Path, images: list[Path], shard_size: int) -> None:
         self._root = root
-        self._places = {_text(file.relative_to(root).as_posix()): file for file in images}
+        self._places = {text_of(file.relative_to(root).as_posix()): file for file in images}
         keys = list(self._places)
         chunks = range(0, len(keys), shard_size)
         self._shards = {f"{i:06d}": keys[at : at + shard_size] for i, at in enumerate(chunks)}
@@ -237,7 +230,7 @@ class FolderSource:
         if place is None:
             raise InputError("this image is not in the source", path=self._root, record=image_key)
         if place.relative_to(self._root).as_posix() != image_key:
-            raise _undecodable(image_key)
+            raise InputError(UNDECODABLE, path=image_key)
         if not place.is_file():
             raise InputError("not a file, or a link that leads nowhere", path=image_key)
         try:
@@ -247,121 +240,7 @@ class FolderSource:
 
     def signature(self, shard: str) -> dict[str, Any]:
         """Key -> [size, modification time in nanoseconds]; None: cannot be read."""
-        return {key: _state(self._places[key]) for key in self._shards[shard]}
-
-
-class TarSource:
-    """One shard a tar file; members that are not images (SA-1B's JSON) are passed over."""
-
-    def __init__(self, tars: list[Path]) -> None:
-        self._tars = {tar.stem: tar for tar in tars}
-        self._index = lru_cache(maxsize=64)(self._scan)
-
-    def shards(self) -> list[str]:
-        """Names of the shards: the tars' names without ``.tar``."""
-        return list(self._tars)
-
-    def keys(self) -> None:
-        """Unknown: a tar has no table of contents."""
-        return
-
-    def iterate(self, shard: str) -> Iterator[tuple[str, Content]]:
-        """Image key and bytes of every image of the tar, in the order of the tar."""
-        names: set[str] = set()
-        for archive, member in self._members(shard):
-            key = _text(f"{shard}/{member.name}")
-            if key != f"{shard}/{member.name}":
-                yield key, _undecodable(key)
-            elif not member.isfile():
-                yield key, InputError("a link inside the tar; store the image itself", path=key)
-            elif member.name in names:
-                yield (
-                    key,
-                    InputError(
-                        "the tar has a second image of this name; the first one is used; rename it",
-                        path=key,
-                    ),
-                )
-            else:
-                try:
-                    stream = archive.extractfile(member)
-                    content = stream.read() if stream is not None else b""
-                except (tarfile.TarError, OSError, EOFError) as error:
-                    self._breaks_off(shard, len(names), str(error), error)
-                names.add(member.name)
-                yield key, content
-
-    def read(self, image_key: str) -> bytes:
-        """Bytes of one image, by its offset inside the tar."""
-        shard, _, name = image_key.partition("/")
-        if shard in self._tars:
-            place = self._index(shard).get(name)
-            if place is not None:
-                with self._tars[shard].open("rb") as stream:
-                    stream.seek(place[0])
-                    return stream.read(place[1])
-        raise InputError("this image is in none of the tars", record=image_key)
-
-    def signature(self, shard: str) -> dict[str, Any]:
-        """The tar's size and modification time in nanoseconds; None: cannot be read."""
-        return {"tar": _state(self._tars[shard])}
-
-    def _members(self, shard: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-        """Members that are named like images; ends only where the tar says that it ends."""
-        path = self._tars[shard]
-        try:
-            archive = tarfile.open(path, "r:")  # noqa: SIM115  closed below
-        except (tarfile.TarError, OSError) as error:
-            raise InputError(f"not a readable tar: {error}", path=path) from error
-        with archive:
-            images = 0
-            while True:
-                try:
-                    member = archive.next()
-                except (tarfile.TarError, OSError, EOFError) as error:
-                    self._breaks_off(shard, images, str(error), error)
-                if member is None:
-                    # tarfile takes a damaged or missing header for the end.
-                    reason = _why_no_end(path, archive.offset)
-                    if reason:
-                        self._breaks_off(shard, images, reason)
-                    return
-                named = Path(member.name).suffix.lower() in IMAGE_SUFFIXES
-                if named and not member.isdir():
-                    yield archive, member
-                    images += 1
-
-    def _breaks_off(
-        self, shard: str, images: int, reason: str, cause: BaseException | None = None
-    ) -> NoReturn:
-        raise InputError(
-            f"the tar breaks off after {images} images: {reason}", path=self._tars[shard]
-        ) from cause
-
-    def _scan(self, shard: str) -> dict[str, tuple[int, int]]:
-        places: dict[str, tuple[int, int]] = {}
-        try:
-            for _, member in self._members(shard):
-                if member.isfile():
-                    places.setdefault(member.name, (member.offset_data, member.size))
-        except InputError:
-            pass  # what stands before the break can be read; iterate() reports the break
-        return places
-
-
-def _why_no_end(tar: Path, offset: int) -> str:
-    """Why no tar ends at ``offset``, or "" where it does: zeros, from there to the file's end."""
-    with tar.open("rb") as stream:
-        stream.seek(offset)
-        block = stream.read(tarfile.BLOCKSIZE)
-        if len(block) < tarfile.BLOCKSIZE:
-            return "the file ends before the tar's end mark"
-        if any(block):
-            return f"no valid member header at byte {offset}"
-        while block := stream.read(1 << 20):
-            if block.count(0) != len(block):
-                return f"more data behind the end mark at byte {offset}"
-    return ""
+        return {key: state_of(self._places[key]) for key in self._shards[shard]}
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -373,20 +252,3 @@ def _files(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root, onerror=stop):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(folder, name) for name in names if not name.startswith("."))
-
-
-def _state(path: Path) -> list[int] | None:
-    # Readability is part of it: an image is looked at again once its permissions are mended.
-    if not os.access(path, os.R_OK):
-        return None
-    stat = path.stat()
-    return [stat.st_size, stat.st_mtime_ns]
-
-
-def _text(name: str) -> str:
-    """A file name as valid Unicode: bytes that are no UTF-8 are spelled out."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _undecodable(key: str) -> InputError:
-    return InputError("its name is not valid UTF-8; rename it", path=key)

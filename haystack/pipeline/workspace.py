@@ -28,6 +28,7 @@ from haystack.scene_graph import Segment
 from haystack.vocabulary import Vocabulary, psg_vocabulary
 
 CONFIG = "workspace.yaml"
+TAR_INDEX = "index"
 FEATURES = "embed/{shard}.safetensors"
 CENTROIDS = "cluster/centroids.safetensors"
 ASSIGNMENTS = "cluster/assignments.parquet"
@@ -137,7 +138,11 @@ class Workspace:
             raise InputError(
                 "no images are configured; give source.images=FOLDER", path=self.root / CONFIG
             )
-        return open_source(self.config.source.images, shard_size=self.config.source.shard_size)
+        return open_source(
+            self.config.source.images,
+            shard_size=self.config.source.shard_size,
+            index_folder=self.root / TAR_INDEX,
+        )
 
     def path(self, template: str, **names: object) -> Path:
         """Absolute place of an output, by one of this module's templates."""

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 _TINY = {
     "cluster-points": 600,
     "cluster-dimension": 8,
     "clusters": 4,
     "cluster-iterations": 5,
     "cluster-repeat": 1,
+    "shard-members": 20,
+    "shard-repeat": 1,
 }
 
 
-def test_clustering_is_compared_from_the_same_start(run_benchmark):
-    done = run_benchmark("pipeline.py", "--json", "--parts", "clustering", sizes=_TINY)
+@pytest.fixture(scope="module")
+def rows(run_benchmark):
+    done = run_benchmark("pipeline.py", "--json", "--parts", "clustering", "shards", sizes=_TINY)
     assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["rows"]
+    return json.loads(done.stdout)["rows"]
+
+
+def test_clustering_is_compared_from_the_same_start(rows):
+    rows = [row for row in rows if row["part"] == "clustering"]
     ours = {"k-means by FAISS", "streaming k-means", "streaming k-means, float16"}
     peers = {"FAISS directly", "sklearn's KMeans", "MiniBatchKMeans"}
     expected = {(one, peer, unit) for one in ours for peer in peers for unit in ("s", "MiB")}
@@ -24,3 +33,10 @@ def test_clustering_is_compared_from_the_same_start(run_benchmark):
     assert all(row["ratio"] > 0 for row in rows if row["unit"] == "s")
     (goal,) = (row for row in rows if row["goal"])
     assert (goal["what"], goal["peer"]) == ("k-means by FAISS", "FAISS directly")
+
+
+def test_a_first_image_is_read_with_and_without_an_index(rows):
+    (row,) = (row for row in rows if row["part"] == "shards")
+    assert row["ours"] > 0
+    assert row["theirs"] > 0
+    assert row["note"].startswith("index of ")
