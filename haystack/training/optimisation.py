@@ -79,6 +79,11 @@ class Optimiser:
     def update(self, step: int, loss: Tensor, processes: Processes) -> float:
         """Step number ``step``, counted from 1, down the gradient of the processes' summed losses.
 
+        Args:
+            step: number of the step.
+            loss: scalar, this process's part.
+            processes: of which this is one.
+
         Returns:
             L2 norm of the gradient before it was clipped.
 

@@ -68,7 +68,11 @@ class Processes:
             parameter.grad = place.view_as(parameter).clone() if users else None
 
     def take_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Give all processes the first one's values, in place."""
+        """Give all processes the first one's values, in place.
+
+        Args:
+            tensors: of the same shapes and dtypes, in the same order, in every process.
+        """
         if self.count > 1:
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), 0)

@@ -119,6 +119,11 @@ def check_tensors(
 ) -> None:
     """Compare names and shapes of two state dicts.
 
+    Args:
+        expected: of the architecture.
+        came: of the file.
+        path: of the file, for errors.
+
     Raises:
         InputError: they differ; names every tensor that is missing, unexpected or misshapen.
     """

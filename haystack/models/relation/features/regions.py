@@ -112,7 +112,15 @@ def union_boxes(first: Tensor, second: Tensor) -> Tensor:
 
 
 def pyramid_levels(boxes: Tensor, count: int) -> Tensor:
-    """Pyramid level of each box: floor(log2(sqrt((w + 1)(h + 1)) / 56)), within 0..count - 1."""
+    """Pyramid level of each box: floor(log2(sqrt((w + 1)(h + 1)) / 56)), within 0..count - 1.
+
+    Args:
+        boxes: float [K, 4], x1, y1, x2, y2 in pixels.
+        count: levels there are.
+
+    Returns:
+        int64 [K], 0 = the finest.
+    """
     scale = (boxes[:, 2:] - boxes[:, :2] + 1).prod(1).sqrt()
     return torch.log2(scale / _FINEST_SCALE + 1e-6).floor().clamp(0, count - 1).long()
 

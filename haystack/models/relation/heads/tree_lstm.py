@@ -76,7 +76,13 @@ class DownwardCell(nn.Module):
         return torch.cat(outputs)[torch.argsort(trees.order)]
 
     def step(self, gates: Tensor, shortcut: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and memories of nodes, from their gates and the memories of their parents."""
+        """Outputs and memories of K nodes, float [K, hidden_dim] each.
+
+        Args:
+            gates: float [K, 5 * hidden_dim], before the sigmoid: i, o, f, u, r.
+            shortcut: float [K, hidden_dim], the highway past the cell.
+            memory: float [K, hidden_dim], of their parents.
+        """
         i, o, forget, _, r = gates.sigmoid().chunk(5, dim=1)
         update = gates[:, 3 * self.hidden_dim : 4 * self.hidden_dim].tanh()
         state = i * update + forget * memory
@@ -113,17 +119,33 @@ class BidirectionalTreeLSTM(nn.Module):
 
 
 def with_zero_row(values: Tensor) -> Tensor:
-    """A last row of zeros, which stands for a missing child or parent."""
+    """A last row of zeros, for a missing child or parent: float [K, D] -> [K + 1, D]."""
     return F.pad(values, (0, 0, 0, 1))
 
 
 def neighbour_rank(nodes: Tensor, trees: BinaryTrees) -> Tensor:
-    """Row of each node's child or parent within the neighbouring level; -1, the last, if none."""
+    """Row of each node's child or parent within the neighbouring level; -1, the last, if none.
+
+    Args:
+        nodes: int64 [N], a child or the parent of each node, -1 = none.
+        trees: of the nodes.
+
+    Returns:
+        int64 [N].
+    """
     return torch.where(nodes < 0, -1, trees.rank[nodes])
 
 
 def by_level(trees: BinaryTrees, *tables: Tensor) -> list[tuple[Tensor, ...]]:
-    """Rows of each table, level by level from the roots."""
+    """Rows of each table, level by level from the roots.
+
+    Args:
+        trees: over N nodes.
+        tables: [N, ...] each.
+
+    Returns:
+        For each level the rows [K, ...] of every table that belong to its K nodes.
+    """
     split = [table[trees.order].split(trees.level_sizes) for table in tables]
     return list(zip(*split, strict=True))
 
