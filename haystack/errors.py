@@ -36,12 +36,19 @@ class MissingDependencyError(HaystackError):
     """What was asked for needs a package that is not installed; exit code 2.
 
     The message names the command that installs it.
+
+    Args:
+        package: its name.
+        purpose: what needs it.
+        extra: of Haystack's own extras, the one that brings it.
+        then: a further command, where no extra can bring the package itself.
     """
 
     exit_code = 2
 
-    def __init__(self, package: str, *, purpose: str, extra: str) -> None:
+    def __init__(self, package: str, *, purpose: str, extra: str, then: str = "") -> None:
+        also = f", then: {then}" if then else ""
         super().__init__(
             f"{purpose} needs the package '{package}', which is not installed; "
-            f"run: pip install 'haystack-psg[{extra}]'"
+            f"run: pip install 'haystack-psg[{extra}]'{also}"
         )

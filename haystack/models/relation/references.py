@@ -177,15 +177,7 @@ class ModelReference:
     def _import(self) -> ModuleType:
         if self.file is not None:
             return _import_file(self.file)
-        if os.getcwd() not in sys.path:  # last, so that it shadows nothing
-            sys.path.append(os.getcwd())
-        try:
-            return importlib.import_module(self.module)
-        except Exception as error:
-            raise InputError(
-                f"cannot import the module {self.module!r}: {type(error).__name__}: {error}; it is "
-                "looked for in the current folder and on PYTHONPATH"
-            ) from error
+        return import_by_name(self.module)
 
     def _checked(self, model: object, vocabulary: Vocabulary) -> RelationModel:
         for name, expected in _MEMBERS:
@@ -254,6 +246,23 @@ def model_file(path: str | Path) -> Path:
             path=file,
         )
     return file
+
+
+def import_by_name(module: str) -> ModuleType:
+    """A module of the user's, also one of the current folder.
+
+    Raises:
+        InputError: it cannot be imported.
+    """
+    if os.getcwd() not in sys.path:  # last, so that it shadows nothing
+        sys.path.append(os.getcwd())
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        raise InputError(
+            f"cannot import the module {module!r}: {type(error).__name__}: {error}; it is "
+            "looked for in the current folder and on PYTHONPATH"
+        ) from error
 
 
 def _import_file(file: Path) -> ModuleType:

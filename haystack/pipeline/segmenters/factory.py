@@ -38,6 +38,10 @@ def open_segmenter(
         from haystack.pipeline.segmenters.yolo import YOLOSegmenter
 
         return YOLOSegmenter(config, vocabulary)
+    if config.kind == "detectron2":
+        from haystack.pipeline.segmenters.detectron2 import Detectron2Segmenter
+
+        return Detectron2Segmenter(config, vocabulary)
     if config.kind == "transformers":
         from haystack.pipeline.segmenters.transformers import TransformersSegmenter
 
