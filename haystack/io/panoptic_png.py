@@ -196,21 +196,29 @@ def segment_geometry(ids: IdMap) -> SegmentGeometry:
 
     The boxes follow COCO: right and bottom exclusive, so that x2 = width for a full-width segment.
     """
-    unique, inverse, areas = np.unique(ids, return_inverse=True, return_counts=True)
-    inverse = inverse.reshape(ids.shape)
-    rows, columns = np.arange(ids.shape[0])[:, None], np.arange(ids.shape[1])[None, :]
-    count = len(unique)
-    boxes = np.empty((count, 4), dtype=np.float32)
+    height, width = ids.shape
+    if not ids.size:
+        empty = np.empty(0, dtype=np.int64)
+        return SegmentGeometry(empty, empty, np.empty((0, 4), dtype=np.float32))
+    # By runs of pixels within rows, a hundredth of the pixels.
+    begins = np.ones((height, width), dtype=np.bool_)
+    np.not_equal(ids[:, 1:], ids[:, :-1], out=begins[:, 1:])
+    starts = np.flatnonzero(begins)
+    lengths = np.diff(starts, append=ids.size)
+    rows, left = np.divmod(starts, width)
+    unique, inverse = np.unique(ids.reshape(-1)[starts], return_inverse=True)
+    areas = np.bincount(inverse, weights=lengths)
+    boxes = np.empty((len(unique), 4), dtype=np.float32)
     for column, (positions, function, start) in enumerate(
         (
-            (columns, np.minimum, ids.shape[1]),
-            (rows, np.minimum, ids.shape[0]),
-            (columns + 1, np.maximum, 0),
+            (left, np.minimum, width),
+            (rows, np.minimum, height),
+            (left + lengths, np.maximum, 0),
             (rows + 1, np.maximum, 0),
         )
     ):
-        extreme = np.full(count, start, dtype=np.int64)
-        function.at(extreme, inverse, np.broadcast_to(positions, ids.shape))
+        extreme = np.full(len(unique), start, dtype=np.int64)
+        function.at(extreme, inverse, positions)
         boxes[:, column] = extreme
     real = unique != 0
     return SegmentGeometry(unique[real].astype(np.int64), areas[real].astype(np.int64), boxes[real])

@@ -5,6 +5,9 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 
 from haystack.errors import InputError
@@ -50,7 +53,24 @@ def test_geometry_equals_the_records_of_real_images():
         assert np.array_equal(geometry.boxes[order], graph.boxes)
 
 
+@given(
+    arrays(
+        np.int32,
+        array_shapes(min_dims=2, max_dims=2, max_side=7),
+        elements=st.sampled_from([0, 1, 2, 9, MAX_SEGMENT_ID]),
+    )
+)
+def test_geometry_is_that_of_each_mask(ids):
+    geometry = segment_geometry(ids)
+    assert geometry.ids.tolist() == sorted(set(ids.flat) - {0})
+    for number, area, box in zip(*geometry, strict=True):
+        rows, columns = np.nonzero(ids == number)
+        assert area == len(rows)
+        assert box.tolist() == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+
+
 def test_geometry_of_void_is_empty():
+    assert segment_geometry(np.zeros((0, 4), np.int32)).areas.shape == (0,)
     geometry = segment_geometry(np.zeros((3, 4), np.int32))
     assert geometry.ids.shape == (0,)
     assert geometry.boxes.shape == (0, 4)

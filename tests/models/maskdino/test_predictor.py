@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -95,6 +97,22 @@ def test_lower_precision_finds_the_same(thin):
     )
     assert lower.id_map.shape == plain.id_map.shape
     assert len(lower.segments) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_gpu_finds_the_same(thin, precision, compiled):
+    pictures = [picture(90, 120), picture(91, 121, 2)]
+    expected = predictor(copy.deepcopy(thin)).predict(pictures)
+    there = predictor(copy.deepcopy(thin), device="cuda", precision=precision, compiled=compiled)
+    for one, other in zip(there.predict(pictures), expected, strict=True):
+        assert one.id_map.shape == other.id_map.shape
+        assert len(one.segments) > 0
+        if precision == "float32":
+            assert [s.category for s in one.segments] == [s.category for s in other.segments]
+            assert (one.id_map == other.id_map).mean() > 0.98
 
 
 @pytest.mark.parametrize(

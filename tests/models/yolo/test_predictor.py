@@ -116,3 +116,22 @@ def test_lower_precision(tmp_path):
     for precision in ("float32", "bfloat16"):
         predictor = YOLOPredictor(read_yolo(path), settings=settings, precision=precision)
         assert predictor.predict([picture])[0].id_map.shape == (64, 64)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_a_gpu_finds_the_same(tmp_path, precision):
+    from tiny_yolo import build, save
+
+    from haystack.models.yolo.network import read_yolo
+
+    path = save(build({0: "person"}), tmp_path / "x.pt")
+    picture = Image.new("RGB", (64, 64), "red")
+    settings = InstanceSettings(score_threshold=0.0, overlap_threshold=0.0)
+    (expected,) = YOLOPredictor(read_yolo(path), settings=settings).predict([picture])
+    there = YOLOPredictor(read_yolo(path), settings=settings, device="cuda", precision=precision)
+    (found,) = there.predict([picture])
+    assert found.id_map.shape == expected.id_map.shape
+    if precision == "float32":
+        assert (found.id_map == expected.id_map).mean() > 0.95
