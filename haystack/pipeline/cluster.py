@@ -147,10 +147,8 @@ def _algorithm(sample: FeatureRows, config: ClusterConfig) -> str:
     free = available_memory()
     chosen = "faiss" if needed <= _SHARE * free else "streaming"
     logger.info(
-        "k-means by %s: %d training points take %.2f GiB, %.2f GiB of memory are available",
+        "k-means by %s: %s training points take %s MiB, %s MiB of memory are available",
         "FAISS" if chosen == "faiss" else "streaming",
-        len(sample),
-        needed / 2**30,
-        free / 2**30,
+        *(f"{number:,}" for number in (len(sample), needed >> 20, free >> 20)),
     )
     return chosen

@@ -5,6 +5,8 @@ Both start from the same centroids and minimise the same objective, the sum of s
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,9 @@ from torch import Tensor
 from haystack.errors import HaystackError, MissingDependencyError
 from haystack.pipeline.feature_rows import FeatureRows
 
+logger = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_LINES = 30.0
 _DRAWN_FROM = 64  # rows a cluster, among which the first centroids are drawn
 _SPLIT = 0.1  # how far halves of a cluster are moved apart, in standard deviations of a coordinate
 
@@ -105,7 +110,8 @@ def train_streaming(
     size = chunk or chunk_size(device)
     centroids = torch.from_numpy(start).to(device)
     squares = torch.empty(len(rows), device=device)  # |x|² of every row, the first round's work
-    objective = []
+    objective: list[float] = []
+    said = time.monotonic()
     for iteration in range(iterations):
         groups = _Groups(len(start), rows.dimension, device)
         at = 0
@@ -117,6 +123,9 @@ def train_streaming(
             groups.add(points, square, *_nearest(points, centroids))
             at += len(part)
         objective.append(float(groups.inertia.sum()))
+        if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            logger.info("k-means: %d of %d iterations are done", iteration + 1, iterations)
         moved = groups.means(centroids)
         if torch.equal(moved, centroids):
             break
@@ -240,7 +249,8 @@ def _import_faiss() -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise MissingDependencyError("faiss-cpu", purpose="clustering", extra="cpu") from error
+        purpose = "k-means by FAISS (cluster.algorithm=streaming does without)"
+        raise MissingDependencyError("faiss-cpu", purpose=purpose, extra="cpu") from error
     return faiss
 
 
