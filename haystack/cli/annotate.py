@@ -92,7 +92,6 @@ def _filled_store(
     from haystack.cli.truth import check_segments
     from haystack.pipeline.gather_job import GatherJob
     from haystack.pipeline.upstream import ALL, upstream_checksums
-    from haystack.scene_graph import segments_identity
 
     # Outdated scores or segments would show other objects than the queue asks about.
     shards = workspace.source.shards()
@@ -100,12 +99,9 @@ def _filled_store(
     upstream_checksums(workspace, "gather", GatherJob(workspace, shards).shards())
     upstream_checksums(workspace, "propose", [ALL])
     proposals = workspace.proposals()
-    asked = {proposal.image_id for proposal in proposals}
-    known = {} if truth is None else truth.by_id()
-    segments = workspace.segments_of(asked | known.keys())
     if truth is not None:
-        check_segments(segments, known)
-    identities = {image_id: segments_identity(segments[image_id]) for image_id in asked}
+        known = truth.by_id()
+        check_segments(workspace.segments_of(known), known)
     # A stepping clock makes simulated campaigns repeatable to the byte.
     store = AnnotationStore(database, clock=utc_now if truth is None else SteppingClock())
     store.load_proposals(
@@ -119,7 +115,7 @@ def _filled_store(
                 score=p.score,
                 cluster=p.cluster,
                 rank=p.rank,
-                segments=identities[p.image_id],
+                segments=p.segments,
             )
             for p in proposals
         ),

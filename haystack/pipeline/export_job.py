@@ -64,12 +64,11 @@ class ExportJob:
         """Write the data set."""
 
         def labelled() -> Iterable[SegmentedImage]:
-            for name in self._workspace.source.shards():
-                for image in self._workspace.segmented(name, self._labels):
-                    png = out.path(f"export/{mask_file(image.image_id)}")
-                    png.write_bytes(image.panoptic)
-                    out.advance()
-                    yield image
+            for image in self._workspace.segmented_images(self._labels):
+                png = out.path(f"export/{mask_file(image.image_id)}")
+                png.write_bytes(image.panoptic)
+                out.advance()
+                yield image
 
         dataset = export_dataset(
             labelled(),

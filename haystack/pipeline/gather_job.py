@@ -14,12 +14,9 @@ from haystack.errors import InputError
 from haystack.executors.base import Counts, Outputs
 from haystack.pipeline import tables
 from haystack.pipeline.candidates import Candidates
+from haystack.pipeline.segment_index import SegmentIndex
 from haystack.pipeline.top_candidates import TopCandidates
-from haystack.pipeline.upstream import (
-    finished,
-    refuse_shared_image_ids,
-    upstream_checksums,
-)
+from haystack.pipeline.upstream import finished, upstream_checksums
 from haystack.pipeline.workspace import CANDIDATES, GATHERED, Workspace
 
 BLOCK = 32
@@ -41,7 +38,6 @@ class GatherJob:
 
     def __init__(self, workspace: Workspace, shards: Sequence[str]) -> None:
         self._workspace = workspace
-        self._shards = list(shards)
         self._blocks = {
             f"block-{start // BLOCK:04d}": list(shards[start : start + BLOCK])
             for start in range(0, len(shards), BLOCK)
@@ -66,7 +62,7 @@ class GatherJob:
             InputError: two images of the campaign have one image id.
         """
         # Here as in the score stage, of which several machines may each have seen a part.
-        refuse_shared_image_ids(self._workspace, self._shards)
+        SegmentIndex(self._workspace.root)
         notes = self._notes(shard)
         paths = [self._workspace.path(CANDIDATES, shard=name) for name in self._blocks[shard]]
         best = best_of(paths, notes)

@@ -13,7 +13,8 @@ from PIL import Image
 from haystack.errors import InputError
 from haystack.io.images import ImageSource, as_rgb
 from haystack.pipeline import tables
-from haystack.pipeline.workspace import SEGMENTED, Workspace
+from haystack.pipeline.segment_index import SegmentIndex
+from haystack.pipeline.workspace import Workspace
 from haystack.scene_graph import Segment
 
 # Index 0 = neither, 1 = subject, 2 = object: a blue and an orange that people with any colour
@@ -123,13 +124,10 @@ class WorkspaceMedia:
             if image_key in self._segmented:
                 self._segmented.move_to_end(image_key)
                 return self._segmented[image_key]
-            place = self._places.get(image_key)
+            place = self._index.place_of_key(image_key)
             if place is None:
                 raise InputError("this image has no segments in the workspace", record=image_key)
-            shard, row = place
-            group, offset = divmod(row, tables.SEGMENT_ROW_GROUP)
-            path = self._workspace.path(SEGMENTED, shard=shard)
-            found = list(tables.read_segmented(path, group=group))[offset]
+            (found,) = tables.read_segmented(self._workspace.root / place.path, [place.row])
             self._segmented[image_key] = found
             if len(self._segmented) > self._cached:
                 self._segmented.popitem(last=False)
@@ -155,14 +153,8 @@ class WorkspaceMedia:
             raise InputError(f"broken or truncated image: {error}", path=image_key) from error
 
     @cached_property
-    def _places(self) -> dict[str, tuple[str, int]]:
-        """Image key -> (shard, row)."""
-        places = {}
-        for shard in self._workspace.source.shards():
-            path = self._workspace.path(SEGMENTED, shard=shard)
-            for row, key in enumerate(tables.read_segmented_ids(path)):
-                places[key] = (shard, row)
-        return places
+    def _index(self) -> SegmentIndex:
+        return SegmentIndex(self._workspace.root)
 
 
 def _turn(picture: Image.Image) -> Image.Transpose | None:

@@ -24,6 +24,7 @@ from haystack.models.relation.inputs import PairLogits, SceneInput, all_pairs
 from haystack.models.relation.protocol import RelationModel
 from haystack.pipeline.candidates import IMAGES
 from haystack.pipeline.memory import InHalves
+from haystack.pipeline.pair_batch import PairBatch
 from haystack.pipeline.top_candidates import Rows, TopCandidates, pack
 from haystack.scene_graph import NO_RELATION
 from haystack.statistics import TripletStatistics
@@ -202,131 +203,114 @@ class _Scoring:
         self._best = best
         self._subject = torch.from_numpy(plausible.subject)
         self._object = torch.from_numpy(plausible.object)
-        # How many predicates pass, by subject and object class: counted without looking at pairs.
-        self._passing = plausible.subject.astype(np.int64) @ plausible.object.T.astype(np.int64)
+        # How many predicates pass, by subject and object class; floats, as these multiply faster.
+        self._passing = plausible.subject.astype(np.float64) @ plausible.object.T
         self._warned = False
 
     def survivors(self, batch: Sequence[SceneInCluster]) -> tuple[pa.Table, Rows, ScoreCounts]:
         """The batch's images, its candidates that may be among the best, and what was looked at."""
         scenes = [image.scene for image in batch]
         answers = [ask_on_device(model, scenes) for model in self._models]
-        scores = [log_ratio(answer.logits, answer.no_relation) for answer in answers]
-        device = scores[0].device
-        self._best.to(device)
-        self._subject, self._object = self._subject.to(device), self._object.to(device)
-        scores = [score.to(device) for score in scores]
-        pairs = _Pairs.of(scenes, device)
+        self._move(answers[0].logits.device)
+        device = self._subject.device
+        scores = [log_ratio(each.logits, each.no_relation).to(device) for each in answers]
         ranges = [score.aminmax() for score in scores if len(score)]
-        known = [_known(image, scores[0].shape[1]) for image in batch]
-        for score in scores:
-            parts = score.split([_num_pairs(image) for image in batch])
-            for part, mask in zip(parts, known, strict=True):
-                if mask is not None:
-                    part.masked_fill_(torch.from_numpy(mask).to(device), -torch.inf)
-        clusters = torch.tensor([image.cluster for image in batch], device=device)
-        hopeful = self._above_floor(scores, clusters[pairs.image])
-        hopeful &= self._subject.index_select(0, pairs.subject_class)
-        hopeful &= self._object.index_select(0, pairs.object_class)
+        pairs = PairBatch.of([scene.labels for scene in scenes], device)
+        left_out = self._leave_out_known(batch, pairs, scores)
+        cluster = torch.tensor([image.cluster for image in batch], device=device)[pairs.image]
+        hopeful = self._hopeful(scores, pairs, cluster)
         place = _nonzero(hopeful)
         if ranges:
-            _refuse_infinite(ranges, answers, batch)
-        num_predicates = hopeful.shape[1]
-        pair, predicate = place // num_predicates, place % num_predicates
-        number = pairs.image[pair]
+            _refuse_infinite(ranges, answers, batch, pairs)
+        pair, predicate = place // hopeful.shape[1], place % hopeful.shape[1]
+        subject, target = pairs.subject[pair], pairs.object[pair]
         rows = Rows(
-            clusters[number] * num_predicates + predicate,
-            pack(number, pairs.subject[pair], pairs.object[pair]),
+            cluster[subject] * hopeful.shape[1] + predicate,
+            pack(pairs.image[subject], pairs.position[subject], pairs.position[target]),
             torch.stack([score.view(-1)[place] for score in scores]),
         )
-        names = [(image.image_key, image.scene.image_id, image.segments) for image in batch]
-        columns = [pa.array(column, pa.string()) for column in zip(*names, strict=True)]
-        return (
-            pa.Table.from_arrays(columns, schema=IMAGES),
-            rows,
-            self._count(batch, answers, known),
+        counts = ScoreCounts(
+            images=len(batch),
+            pairs=len(pairs),
+            candidates=self._count_passing(batch) - left_out,
+            without_no_relation=self._without_no_relation(batch, answers),
         )
+        return _table(batch), rows, counts
 
-    def _above_floor(self, scores: Sequence[Tensor], cluster: Tensor) -> Tensor:
-        """Bool [R, P]: some model's score may be among its best; ``cluster`` int64 [R]."""
-        above = [
-            score >= floor.index_select(0, cluster)
-            for score, floor in zip(scores, self._best.floor, strict=True)
-        ]
-        return above[0] if len(above) == 1 else above[0].logical_or_(above[1])
+    def _move(self, device: torch.device) -> None:
+        """Work where the model does; models of one's own may answer from the host."""
+        self._best.to(device)
+        self._subject, self._object = self._subject.to(device), self._object.to(device)
 
-    def _count(
-        self,
-        batch: Sequence[SceneInCluster],
-        answers: Sequence[PairLogits],
-        known: Sequence[Mask | None],
-    ) -> ScoreCounts:
-        without = any(answer.no_relation is None for answer in answers)
-        if without and not self._warned:
+    def _hopeful(self, scores: Sequence[Tensor], pairs: PairBatch, cluster: Tensor) -> Tensor:
+        """Bool [R, P]: the filter passes it, and some model's score may be among its best."""
+        excluded = ~self._subject[pairs.label]
+        hopeful: Tensor | None = None
+        for score, floor in zip(scores, self._best.floor, strict=True):
+            # By objects first: there are far fewer of them than of pairs.
+            least = floor[cluster].masked_fill_(excluded, torch.inf)
+            above = score >= least.index_select(0, pairs.subject)
+            hopeful = above if hopeful is None else hopeful.logical_or_(above)
+        assert hopeful is not None
+        hopeful &= self._object[pairs.label].index_select(0, pairs.object)
+        return hopeful
+
+    def _leave_out_known(
+        self, batch: Sequence[SceneInCluster], pairs: PairBatch, scores: Sequence[Tensor]
+    ) -> int:
+        """Give what is known of a few images the score -inf; the number of such candidates."""
+        left_out = 0
+        num_predicates = self._subject.shape[1]
+        parts = [score.split(pairs.pair_counts) for score in scores]
+        for number, image in enumerate(batch):
+            if not image.faulty and not image.answered:
+                continue
+            known = _known(image, num_predicates)
+            for part in parts:
+                part[number].masked_fill_(
+                    torch.from_numpy(known).to(part[number].device), -torch.inf
+                )
+            subject, target = image.scene.labels[all_pairs(len(image.scene))].T
+            left_out += int((self._plausible.mask(subject, target) & known).sum())
+        return left_out
+
+    def _count_passing(self, batch: Sequence[SceneInCluster]) -> int:
+        """How many (pair, predicate) the filter passes; from the classes' numbers in each image."""
+        num_classes = len(self._passing)
+        labels = np.concatenate([image.scene.labels for image in batch])
+        image = np.repeat(np.arange(len(batch)), [len(image.scene.labels) for image in batch])
+        counts = np.bincount(image * num_classes + labels, minlength=len(batch) * num_classes)
+        counts = counts.reshape(len(batch), num_classes)
+        with_itself = self._passing.diagonal()[labels].sum()
+        return round(((counts @ self._passing) * counts).sum() - with_itself)
+
+    def _without_no_relation(
+        self, batch: Sequence[SceneInCluster], answers: Sequence[PairLogits]
+    ) -> int:
+        if all(answer.no_relation is not None for answer in answers):
+            return 0
+        if not self._warned:
             self._warned = True
             logger.warning(
                 "the relation model has no 'no relation' output; candidates are ranked by the "
                 "log-odds of the predicate's own score instead"
             )
-        candidates = 0
-        for image, mask in zip(batch, known, strict=True):
-            labels = image.scene.labels
-            passing = self._passing[labels[:, None], labels]
-            candidates += int(passing.sum() - passing.trace())
-            if mask is not None:
-                subject, target = all_pairs(len(labels)).T
-                plausible = self._plausible.mask(labels[subject], labels[target])
-                candidates -= int((plausible & mask).sum())
-        return ScoreCounts(
-            images=len(batch),
-            pairs=sum(_num_pairs(image) for image in batch),
-            candidates=candidates,
-            without_no_relation=len(batch) if without else 0,
-        )
+        return len(batch)
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """The ordered pairs of a batch's images, on the device: int64 [R] each.
-
-    Args:
-        image: which image of the batch.
-        subject, object: positions among the image's segments.
-        subject_class, object_class: their classes.
-    """
-
-    image: Tensor
-    subject: Tensor
-    object: Tensor
-    subject_class: Tensor
-    object_class: Tensor
-
-    @classmethod
-    def of(cls, scenes: Sequence[SceneInput], device: torch.device) -> _Pairs:
-        """All pairs of the scenes, in the order of ``all_pairs``."""
-        sizes = np.array([len(scene) for scene in scenes], dtype=np.int64)
-        pairs = sizes * (sizes - 1)
-        labels = torch.from_numpy(np.concatenate([scene.labels for scene in scenes])).to(device)
-        table = np.stack([sizes, np.cumsum(sizes) - sizes, pairs, np.cumsum(pairs) - pairs])
-        size, first_object, count, first_pair = torch.from_numpy(table).to(device)
-        total = int(pairs.sum())
-        image = torch.arange(len(scenes), device=device).repeat_interleave(count, output_size=total)
-        number = torch.arange(total, device=device) - first_pair[image]
-        others = size[image] - 1
-        subject = number // others
-        target = number - subject * others
-        target += target >= subject
-        offset = first_object[image]
-        return cls(image, subject, target, labels[offset + subject], labels[offset + target])
+def _table(batch: Sequence[SceneInCluster]) -> pa.Table:
+    names = [(image.image_key, image.scene.image_id, image.segments) for image in batch]
+    columns = [pa.array(column, pa.string()) for column in zip(*names, strict=True)]
+    return pa.Table.from_arrays(columns, schema=IMAGES)
 
 
 def _num_pairs(image: SceneInCluster) -> int:
-    return len(image.scene) * (len(image.scene) - 1)
+    count = len(image.scene.labels)
+    return count * (count - 1)
 
 
-def _known(image: SceneInCluster, num_predicates: int) -> Mask | None:
-    """Which (pair, predicate) must not be proposed: bool [R, P]; None where nothing is known."""
-    if not image.faulty and not image.answered:
-        return None
+def _known(image: SceneInCluster, num_predicates: int) -> Mask:
+    """Which (pair, predicate) must not be proposed: bool [R, P]."""
     pairs = all_pairs(len(image.scene))
     known = np.zeros((len(pairs), num_predicates), dtype=np.bool_)
     known[np.isin(pairs, list(image.faulty)).any(axis=1)] = True
@@ -352,13 +336,13 @@ def _refuse_infinite(
     ranges: Sequence[tuple[Tensor, Tensor]],
     answers: Sequence[PairLogits],
     batch: Sequence[SceneInCluster],
+    pairs: PairBatch,
 ) -> None:
     for (least, most), answer in zip(ranges, answers, strict=True):
         if math.isfinite(least.item()) and math.isfinite(most.item()):
             continue
         scores = log_ratio(answer.logits, answer.no_relation).cpu()
-        parts = scores.split([_num_pairs(image) for image in batch])
-        for image, part in zip(batch, parts, strict=True):
+        for image, part in zip(batch, scores.split(pairs.pair_counts), strict=True):
             if not part.isfinite().all():
                 raise InputError(
                     "the relation model gave logits that are NaN or infinite; its checkpoint or "
@@ -371,10 +355,11 @@ def _batches(images: Iterable[SceneInCluster], size: int) -> Iterator[Sequence[S
     batch: list[SceneInCluster] = []
     pairs = 0
     for image in images:
-        if batch and (len(batch) == size or pairs + _num_pairs(image) > MOST_PAIRS):
+        count = _num_pairs(image)
+        if batch and (len(batch) == size or pairs + count > MOST_PAIRS):
             yield batch
             batch, pairs = [], 0
         batch.append(image)
-        pairs += _num_pairs(image)
+        pairs += count
     if batch:
         yield batch

@@ -23,8 +23,9 @@ from haystack.pipeline import tables
 from haystack.pipeline.candidates import FaultySegment
 from haystack.pipeline.propose import Answered
 from haystack.pipeline.score import PlausibleTriplets, SceneInCluster, score_images
+from haystack.pipeline.segment_index import SegmentIndex
 from haystack.pipeline.top_candidates import TopCandidates
-from haystack.pipeline.upstream import ALL, refuse_shared_image_ids, upstream_checksums
+from haystack.pipeline.upstream import ALL, upstream_checksums
 from haystack.pipeline.workspace import ASSIGNMENTS, CANDIDATES, SEGMENTED, Workspace
 from haystack.scene_graph import SceneGraph, segments_identity
 from haystack.statistics import TripletStatistics
@@ -86,7 +87,6 @@ class ScoreJob:
         self._faulty: dict[str, list[int]] = defaultdict(list)
         for image_id, position in sorted(set(faulty)):
             self._faulty[image_id].append(position)
-        self._ids_are_checked = False
 
     @cached_property
     def _models(self) -> list[RelationModel]:
@@ -106,9 +106,14 @@ class ScoreJob:
         return upstream_checksums(self._workspace, "cluster", [ALL])
 
     @cached_property
-    def _cluster_of(self) -> dict[str, int]:
-        assignments = self._workspace.assignments()
-        return dict(zip(assignments.image_keys, assignments.cluster.tolist(), strict=True))
+    def _index(self) -> SegmentIndex:
+        return SegmentIndex(self._workspace.root)
+
+    @cached_property
+    def _known_in(self) -> Mapping[str, Mapping[int, str]]:
+        """Path of a segment shard -> ids of its images of which something is known, by row."""
+        known = {*self._answered, *self._faulty}
+        return self._index.by_shard(known) if known else {}
 
     @cached_property
     def _included(self) -> list[bool]:
@@ -130,7 +135,7 @@ class ScoreJob:
 
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
         """Model, filter, size of the cut, included clusters, and what is known of its images."""
-        ids = tables.read_segmented_ids(self._workspace.path(SEGMENTED, shard=shard)).values()
+        ids = self._known_in.get(SEGMENTED.format(shard=shard), {}).values()
         return {
             "models": [opinion.hash for opinion in self._opinions],
             "filter": self._filter_hash,
@@ -146,9 +151,7 @@ class ScoreJob:
         The notes tell the later stages the size of the cut, the clusters that were included, and
         who scored.
         """
-        if not self._ids_are_checked:
-            refuse_shared_image_ids(self._workspace, self._shards)
-            self._ids_are_checked = True
+        _ = self._index  # which refuses two images with one id
         shape = (len(self._included), self._workspace.vocabulary.num_predicates)
         best = TopCandidates(*shape, self._config.top, opinions=len(self._opinions))
         left_out = {"excluded": 0, "unclustered": 0}
@@ -185,9 +188,11 @@ class ScoreJob:
     def _scenes(
         self, shard: str, left_out: dict[str, int], out: Outputs
     ) -> Iterator[SceneInCluster]:
+        keys = tables.read_segmented_ids(self._workspace.path(SEGMENTED, shard=shard))
+        cluster_of = tables.read_clusters(self._workspace.path(ASSIGNMENTS), keys)
         for image in self._workspace.segmented(shard):
             out.advance()
-            cluster = self._cluster_of.get(image.image_key)
+            cluster = cluster_of.get(image.image_key)
             if cluster is None:  # the embed stage has quarantined it, with its reason
                 left_out["unclustered"] += 1
             elif not self._included[cluster]:

@@ -7,6 +7,7 @@ written in random order), Parquet rows come in a fixed order.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -209,6 +211,26 @@ def read_assignments(path: Path) -> Assignments:
     )
 
 
+def read_clusters(path: Path, image_keys: Collection[str]) -> dict[str, int]:
+    """Image key -> cluster, of those of the images that have one.
+
+    Row groups whose keys all lie below or above are not read: a shard is one or two of them.
+    """
+    wanted = pa.array(sorted(image_keys), pa.string())
+    found: dict[str, int] = {}
+    with _parquet(path) as file:
+        for group in range(file.num_row_groups if len(wanted) else 0):
+            keys = file.metadata.row_group(group).column(0).statistics
+            known = keys is not None and keys.has_min_max
+            if known and (keys.max < wanted[0].as_py() or wanted[-1].as_py() < keys.min):
+                continue
+            table = file.read_row_group(group, columns=["image_key", "cluster"])
+            table = table.filter(pc.is_in(table["image_key"], wanted))
+            columns = (table["image_key"].to_pylist(), table["cluster"].to_pylist())
+            found.update(zip(*columns, strict=True))
+    return found
+
+
 def write_segmented(path: Path, images: Iterable[SegmentedImage]) -> None:
     """Write segmented images as Parquet, holding one row group in memory at a time."""
     with pq.ParquetWriter(path, _SEGMENTED) as writer:
@@ -222,37 +244,27 @@ def write_segmented(path: Path, images: Iterable[SegmentedImage]) -> None:
             writer.write_table(pa.Table.from_pylist(rows, _SEGMENTED))
 
 
-def read_segmented(
-    path: Path, *, group: int | None = None, image_ids: Collection[str] | None = None
-) -> Iterator[SegmentedImage]:
-    """Read segmented images one after the other.
+def read_segmented(path: Path, rows: Collection[int] | None = None) -> Iterator[SegmentedImage]:
+    """Read segmented images one after the other, one row group in memory at a time.
 
     Args:
         path: the shard.
-        group: of that row group only.
-        image_ids: only these; row groups without any of them are not read.
+        rows: only these, in the order of the file; row groups without any are not read.
     """
-    with _segmented_file(path) as file:
-        groups = range(file.num_row_groups) if group is None else (group,)
-        for number, rows in _groups(file, image_ids):
-            if number not in groups:
-                continue
-            table = file.read_row_group(number)
-            for row in (table if rows is None else table.take(rows)).to_pylist():
-                segments = _segments(row.pop("segments"))
-                faulty = tuple(row.pop("faulty"))
-                yield SegmentedImage(segments=segments, faulty=faulty, **row)
+    for table in _row_groups(path, rows):
+        for row in table.to_pylist():
+            segments = _segments(row.pop("segments"))
+            faulty = tuple(row.pop("faulty"))
+            yield SegmentedImage(segments=segments, faulty=faulty, **row)
 
 
-def read_segments(path: Path, image_ids: Collection[str]) -> dict[str, tuple[Segment, ...]]:
-    """Image id -> segments, of those images that the shard has; no masks are read."""
-    found = {}
-    with _segmented_file(path) as file:
-        for number, rows in _groups(file, image_ids):
-            table = file.read_row_group(number, columns=["image_id", "segments"]).take(rows)
-            for row in table.to_pylist():
-                found[row["image_id"]] = _segments(row["segments"])
-    return found
+def read_segments(path: Path, rows: Collection[int]) -> dict[str, tuple[Segment, ...]]:
+    """Image id -> segments, of some rows of a shard; no masks are read."""
+    return {
+        row["image_id"]: _segments(row["segments"])
+        for table in _row_groups(path, rows, columns=["image_id", "segments"])
+        for row in table.to_pylist()
+    }
 
 
 def _segmented_file(path: Path) -> pq.ParquetFile:
@@ -271,20 +283,17 @@ def _other_columns(path: Path, stage: str) -> InputError:
     )
 
 
-def _groups(
-    file: pq.ParquetFile, image_ids: Collection[str] | None
-) -> Iterator[tuple[int, list[int] | None]]:
-    """Row groups, and the rows in them that hold the images; None for all."""
-    if image_ids is None:
-        yield from ((number, None) for number in range(file.num_row_groups))
-        return
-    column = file.read(columns=["image_id"])["image_id"].to_pylist()
-    for number in range(file.num_row_groups):
-        begin = number * SEGMENT_ROW_GROUP
-        part = column[begin : begin + SEGMENT_ROW_GROUP]
-        rows = [row for row, image_id in enumerate(part) if image_id in image_ids]
-        if rows:
-            yield number, rows
+def _row_groups(
+    path: Path, rows: Collection[int] | None, columns: list[str] | None = None
+) -> Iterator[pa.Table]:
+    """Row groups of segmented images, or what ``rows`` names of them."""
+    wanted: dict[int, list[int]] = defaultdict(list)
+    for row in sorted(rows or ()):
+        wanted[row // SEGMENT_ROW_GROUP].append(row % SEGMENT_ROW_GROUP)
+    with _segmented_file(path) as file:
+        for group in range(file.num_row_groups) if rows is None else wanted:
+            table = file.read_row_group(group, columns=columns)
+            yield table if rows is None else table.take(wanted[group])
 
 
 def _segments(rows: Iterable[Mapping[str, Any]]) -> tuple[Segment, ...]:
@@ -309,14 +318,14 @@ def read_segmented_ids(path: Path) -> dict[str, str]:
 
 def write_candidates(path: Path, candidates: Candidates) -> None:
     """Write candidates as Parquet, in their order."""
-    image = pa.array(candidates.image, pa.int32())
     second = candidates.second_score
+    # Encoded anew: written bytes would vary if a dictionary held a value twice.
+    images = {
+        name: candidates.images[name].combine_chunks().dictionary_encode() for name in IMAGES.names
+    }
     columns = {
         **{name: getattr(candidates, name) for name in ("cluster", "predicate")},
-        **{
-            name: pa.DictionaryArray.from_arrays(image, candidates.images[name].combine_chunks())
-            for name in IMAGES.names
-        },
+        **{name: column.take(pa.array(candidates.image)) for name, column in images.items()},
         **{name: getattr(candidates, name) for name in ("subject", "object", "score")},
         "second_score": pa.nulls(len(candidates), pa.float32()) if second is None else second,
     }

@@ -27,6 +27,7 @@ POSITION_BITS = 16
 
 _IMAGE_BITS = 2 * POSITION_BITS
 _POSITIONS = (1 << POSITION_BITS) - 1
+_HALF = 1 << 31
 _PAIR = (1 << _IMAGE_BITS) - 1
 _LEAST = torch.finfo(torch.float32).min
 _COMPACT_ROWS = 1 << 16
@@ -70,13 +71,75 @@ def total_order(group: Tensor, score: Tensor, place: Tensor) -> Tensor:
     return by_place[torch.sort(_sort_key(group, score)[by_place], stable=True).indices]
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """Where each group's best end, by one model's scores.
+
+    Finding it takes one sort of numbers alone; only rows that are equal to a group's last one need
+    their places compared.
+
+    Args:
+        key: int64 [N], the sort key of every row.
+        last: int64 [G], key of the row at the cut; of the last row where there are fewer.
+        room: int64 [G], how many rows with that key belong to the best.
+        full: bool [G], the group has as many rows as are kept.
+        has_ties: some group has more rows with that key than there is room for.
+    """
+
+    key: Tensor
+    last: Tensor
+    room: Tensor
+    full: Tensor
+    has_ties: bool
+
+    @classmethod
+    def of(cls, group: Tensor, score: Tensor, num_groups: int, top: int) -> _Cut:
+        """Of N > 0 rows with these groups and scores."""
+        key = _sort_key(group, score)
+        ascending = torch.sort(key).values
+        every = torch.arange(num_groups + 1, device=key.device)
+        bounds = torch.searchsorted(ascending, (every << 32) - _HALF)
+        sizes = bounds.diff()
+        end = bounds[:-1] + sizes.clamp(max=top)
+        last = ascending[(end - 1).clamp(min=0)]
+        begin, after = torch.searchsorted(ascending, torch.stack([last, last + 1]))
+        has_ties = ((after > end) & (sizes > 0)).any()
+        return cls(key, last, end - begin, sizes >= top, bool(has_ties))
+
+    def best(self, rows: Rows) -> Tensor:
+        """Bool [N]: which of the rows belong to the best; places are in order where keys tie."""
+        last = self.last[rows.group]
+        if not self.has_ties:
+            return self.key <= last
+        best = self.key < last
+        tied = (self.key == last).nonzero()[:, 0]
+        group, place = rows.group[tied], rows.place[tied]
+        order = total_order(group, torch.zeros_like(rows.scores[0, tied]), place)
+        _, sizes = torch.unique_consecutive(group[order], return_counts=True)
+        starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+        rank = torch.arange(len(tied), device=tied.device) - starts
+        best[tied[order[rank < self.room[group[order]]]]] = True
+        return best
+
+    def raise_floor(self, floor: Tensor) -> None:
+        """Set the floor float32 [G] of full groups to their last score."""
+        groups = self.full.nonzero()[:, 0]
+        ascending = ((groups << 32) - self.last[groups]).int()
+        floor[groups] = _flipped(ascending).view(torch.float32)
+
+
 def _sort_key(group: Tensor, score: Tensor) -> Tensor:
     """One int64 a row, which ascends by group, then by descending score."""
-    # The bits of positive floats ascend with them, those of negative ones descend. Adding zero
-    # turns -0 into 0, which it equals.
-    bits = (score + 0.0).view(torch.int32)
-    ascending = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (group << 32) - ascending
+    # Adding zero turns -0 into 0, which it equals.
+    return (group << 32) - _flipped((score + 0.0).view(torch.int32))
+
+
+def _flipped(bits: Tensor) -> Tensor:
+    """The bits of floats as int32 that ascend with them, and back.
+
+    Those of positive floats do already, those of negative ones descend.
+    """
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 class TopCandidates:
@@ -161,10 +224,11 @@ class TopCandidates:
         self._pending_rows += len(rows)
         self._images.append(images)
         self._num_images += len(images)
-        if self._pending_rows >= max(
-            _COMPACT_ROWS, len(self._kept)
-        ) or self._num_images - self._kept_images >= max(_COMPACT_IMAGES, self._kept_images):
+        if self._pending_rows >= max(_COMPACT_ROWS, len(self._kept)):
             self._compact()
+        if self._num_images >= max(_COMPACT_IMAGES, 2 * self._kept_images):
+            self._compact()
+            self._number_images()
 
     def result(self) -> Candidates:
         """The kept rows, by cluster, predicate, then the total order by the first model."""
@@ -203,19 +267,16 @@ class TopCandidates:
             torch.cat([part.scores for part in parts], dim=1),
         )
         self._pending, self._pending_rows = [], 0
-        self._number_images()
+        groups = self.floor[0].numel()
+        cuts = [_Cut.of(self._kept.group, score, groups, self.top) for score in self._kept.scores]
+        if any(cut.has_ties for cut in cuts):
+            self._number_images()
         rows = self._kept
         best = torch.zeros(len(rows), dtype=torch.bool, device=rows.group.device)
-        for score, floor in zip(rows.scores, self.floor.view(self.opinions, -1), strict=True):
-            order = total_order(rows.group, score, rows.place)
-            group = rows.group[order]
-            groups, sizes = torch.unique_consecutive(group, return_counts=True)
-            starts = sizes.cumsum(0) - sizes
-            rank = torch.arange(len(group), device=group.device) - starts.repeat_interleave(sizes)
-            best[order[rank < self.top]] = True
-            full = sizes >= self.top
-            floor[groups[full]] = score[order[starts[full] + self.top - 1]]
-        self._kept = rows.take(best)
+        for cut, floor in zip(cuts, self.floor, strict=True):
+            best |= cut.best(rows)
+            cut.raise_floor(floor.view(-1))
+        self._kept = rows.take(best.nonzero()[:, 0])
 
     def _number_images(self) -> None:
         """Number the images that rows name by their keys, and forget the others."""

@@ -8,8 +8,7 @@ from haystack.errors import InputError
 from haystack.executors.base import Counts, Outputs, manifest_path
 from haystack.executors.manifest import CurrentChecksums, Manifest, read_manifest
 from haystack.io.images import Content, ImageSource
-from haystack.pipeline import tables
-from haystack.pipeline.workspace import SEGMENTED, Workspace, missing_stage, verb_of
+from haystack.pipeline.workspace import Workspace, missing_stage, verb_of
 
 ALL = "all"
 """The one shard of a stage that works on all shards at once."""
@@ -45,29 +44,6 @@ def upstream_checksums(workspace: Workspace, stage: str, shards: Sequence[str]) 
             )
         checksums.update(manifest.checksums())
     return checksums
-
-
-def refuse_shared_image_ids(workspace: Workspace, shards: Sequence[str]) -> None:
-    """Check that no two images have one image id, over all shards that are segmented by now.
-
-    Shards are segmented apart from each other, and answers are kept by image id.
-
-    Raises:
-        InputError: two images do; both are named.
-    """
-    taken: dict[str, str] = {}
-    for shard in shards:
-        path = workspace.path(SEGMENTED, shard=shard)
-        if not path.is_file():
-            continue
-        for key, image_id in tables.read_segmented_ids(path).items():
-            other = taken.setdefault(image_id, key)
-            if other != key:
-                raise InputError(
-                    f"the images {other} and {key} took the same record, image id {image_id}; give "
-                    "each a record with a file_name that ends as the image's path does, or remove "
-                    f"one of them, then run again: haystack segment {workspace.root}"
-                )
 
 
 def shard_contents(source: ImageSource, shard: str, out: Outputs) -> Iterator[tuple[str, Content]]:

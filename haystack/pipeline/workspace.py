@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +24,7 @@ from haystack.pipeline.config import (
     with_absolute_paths,
 )
 from haystack.pipeline.propose import Proposal
+from haystack.pipeline.segment_index import SegmentIndex
 from haystack.scene_graph import Segment
 from haystack.vocabulary import Vocabulary, psg_vocabulary
 
@@ -180,26 +181,24 @@ class Workspace:
         tables.check_clusters(clusters, len(self.centroids()), path)
         return clusters
 
-    def segmented(
-        self, shard: str, image_ids: Collection[str] | None = None
-    ) -> Iterator[tables.SegmentedImage]:
-        """Segmented images of a shard, all or those with these ids (stage ``segment``)."""
-        path = self._output("segment", SEGMENTED, shard=shard)
-        return tables.read_segmented(path, image_ids=image_ids)
+    def segmented(self, shard: str) -> Iterator[tables.SegmentedImage]:
+        """Segmented images of a shard (stage ``segment``)."""
+        return tables.read_segmented(self._output("segment", SEGMENTED, shard=shard))
+
+    def segmented_images(self, image_ids: Collection[str]) -> Iterator[tables.SegmentedImage]:
+        """Those of the images that are segmented, shard by shard; of others nothing is read."""
+        for path, rows in sorted(self._rows_of(image_ids).items()):
+            yield from tables.read_segmented(self.root / path, rows)
 
     def segments_of(self, image_ids: Collection[str]) -> dict[str, tuple[Segment, ...]]:
-        """Image id -> segments, of those images that are segmented (stage ``segment``).
-
-        Of other images only the ids are read, and no masks, so that the time grows with the
-        images asked for.
-        """
+        """Image id -> segments, of those of the images that are segmented; reads no masks."""
         found: dict[str, tuple[Segment, ...]] = {}
-        for shard in self.source.shards() if image_ids else ():
-            path = self._output("segment", SEGMENTED, shard=shard)
-            found.update(tables.read_segments(path, image_ids))
-            if len(found) == len(image_ids):
-                break
+        for path, rows in self._rows_of(image_ids).items():
+            found.update(tables.read_segments(self.root / path, rows))
         return found
+
+    def _rows_of(self, image_ids: Collection[str]) -> Mapping[str, Collection[int]]:
+        return SegmentIndex(self.root).by_shard(image_ids) if image_ids else {}
 
     def candidates(self, shard: str) -> Candidates:
         """The best candidates of a shard (stage ``score``)."""

@@ -57,6 +57,19 @@ def test_candidates_and_proposals(tmp_path: Path) -> None:
     assert part.second_score.tolist() == [0.5]
     assert not list(tables.stream_candidates(tmp_path / "c", lambda rows: rows.score > 2))
     assert tables.count_rows(tmp_path / "c") == 3
+    alike = Candidates.from_columns(
+        ["b", "a", "b"],
+        ["8", "7", "8"],
+        ["same", "same", "same"],
+        **{
+            n: getattr(candidates, n)
+            for n in ("cluster", "predicate", "subject", "object", "score")
+        },
+    )
+    for name in "cde":  # as many tries, since bytes that vary may agree by chance
+        tables.write_candidates(tmp_path / name, alike)
+    assert len({(tmp_path / name).read_bytes() for name in "cde"}) == 1
+    assert tables.read_candidates(tmp_path / "c").images["segments"].to_pylist() == ["same", "same"]
     tables.write_candidates(tmp_path / "c", Candidates.empty())
     assert len(tables.read_candidates(tmp_path / "c")) == 0
     assert not list(tables.stream_candidates(tmp_path / "c"))
@@ -86,21 +99,39 @@ def test_segments_of_another_version_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"old\.parquet: this file has other columns"):
         list(tables.read_segmented(tmp_path / "old.parquet"))
     with pytest.raises(InputError, match=r"old\.parquet: this file has other columns"):
-        tables.read_segments(tmp_path / "old.parquet", {"1"})
+        tables.read_segments(tmp_path / "old.parquet", [0])
 
 
-def test_segments_of_some_images_of_a_workspace(finished: Campaign, monkeypatch) -> None:
+def test_segments_of_some_images_of_a_workspace(finished: Campaign) -> None:
     workspace = finished.workspace
     shards = workspace.source.shards()
     images = {image.image_id: image for name in shards for image in workspace.segmented(name)}
     assert len(shards) > 1
     wanted = {*list(images)[:1], *list(images)[-2:], "of another campaign"}
-    found = workspace.segments_of(wanted)
-    assert found == {i: images[i].segments for i in wanted & images.keys()}
-    one = {next(iter(images))}
-    monkeypatch.setattr(workspace.source, "shards", lambda: [shards[0], "not read any more"])
-    assert workspace.segments_of(one).keys() == one
+    expected = {i: images[i] for i in wanted & images.keys()}
+    assert workspace.segments_of(wanted) == {i: image.segments for i, image in expected.items()}
+    found = list(workspace.segmented_images(wanted))
+    assert {image.image_id: image for image in found} == expected
+    assert [image.image_key for image in found] == sorted(i.image_key for i in found)
     assert workspace.segments_of(set()) == {}
+
+
+def test_clusters_of_some_images(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    keys = [f"{shard}/{number:02d}.jpg" for shard in "abc" for number in range(20)]
+    cluster = random.integers(0, 5, len(keys))
+    distance = np.zeros(20, dtype=np.float32)
+    tables.write_assignments(
+        tmp_path / "a",
+        (
+            tables.Assignments(tuple(keys[i : i + 20]), cluster[i : i + 20], distance)
+            for i in range(0, 60, 20)
+        ),
+    )
+    cluster_of = dict(zip(keys, cluster.tolist(), strict=True))
+    for wanted in (keys[20:40], keys[:1], keys[59:], keys[::7], ["b/0", "d"], []):
+        expected = {key: cluster_of[key] for key in wanted if key in cluster_of}
+        assert tables.read_clusters(tmp_path / "a", wanted) == expected
 
 
 @pytest.mark.parametrize(

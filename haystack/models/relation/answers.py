@@ -94,7 +94,8 @@ def ask_on_device(model: RelationModel, scenes: Sequence[SceneInput]) -> PairLog
         return _stacked(ask(model, scenes), model)
     with failures_named(model, "predict_on_device"):
         answer = model.predict_on_device(scenes)
-    rows = sum(len(scene) * (len(scene) - 1) for scene in scenes)
+    sizes = [len(scene) for scene in scenes]
+    rows = sum(size * (size - 1) for size in sizes)
     none = answer.no_relation
     found = (tuple(answer.logits.shape), None if none is None else tuple(none.shape))
     expected = ((rows, model.num_predicates), None if none is None else (rows,))
