@@ -176,7 +176,7 @@ class SegmentConfig:
             memory runs out, which halves it. detectron2 sees one.
         compile: use ``torch.compile``: minutes for each shape, faster from then on.
         score_threshold: probability above which an object counts; lower finds more. Null = the
-            segmenter's own: 0.25 for MaskDINO, 0.35 for YOLO.
+            segmenter's own: 0.25 for MaskDINO, 0.35 for YOLO, what transformers says of a model.
         overlap_threshold: share of its mask that an object must win to stay; lower keeps more.
             Null = the segmenter's own: 0.8 for MaskDINO, 0.5 for YOLO.
     """

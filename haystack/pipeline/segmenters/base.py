@@ -140,16 +140,9 @@ def as_shown(result: Segmentation) -> Segmentation:
     """
     if result.masks is None or result.id_map is None:
         return result
-    shown = segment_geometry(result.id_map)
-    rows = {int(number): row for row, number in enumerate(shown.ids)}
-    seen = [place for place, segment in enumerate(result.segments) if segment.id in rows]
-    segments = tuple(
-        replace(
-            result.segments[place],
-            area=int(shown.areas[rows[result.segments[place].id]]),
-            box=tuple(shown.boxes[rows[result.segments[place].id]].tolist()),
-        )
-        for place in seen
-    )
+    present = set(np.unique(result.id_map).tolist())
+    seen = [place for place, segment in enumerate(result.segments) if segment.id in present]
+    bare = tuple(replace(result.segments[place], area=0, box=(0, 0, 0, 0)) for place in seen)
     faulty = tuple(seen.index(place) for place in result.faulty if place in seen)
+    segments = complete(bare, result.id_map)
     return Segmentation(result.image_id, result.id_map, segments, faulty)

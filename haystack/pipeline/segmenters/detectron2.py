@@ -6,7 +6,9 @@ chosen. ``found_in`` and ``panoptic_classes`` need nothing of it but what it ret
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +84,8 @@ class Detectron2Segmenter(ModelSegmenter):
         cfg.MODEL.DEVICE = str(usable_device(self._config.device))
         # Left to detectron2, a file would be unpickled, and gaps in it would stay random numbers.
         cfg.MODEL.WEIGHTS = ""
-        predictor = DefaultPredictor(cfg)
+        with redirect_stdout(sys.stderr):  # MaskDINO prints its losses; stdout is for results
+            predictor = DefaultPredictor(cfg)
         try:
             report = predictor.model.load_state_dict(_tensors(self._weights), strict=False)
         except RuntimeError as error:

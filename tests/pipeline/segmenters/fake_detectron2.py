@@ -89,6 +89,7 @@ class DefaultPredictor:
         assert cfg.MODEL.WEIGHTS == "", "detectron2 would unpickle it"
         assert cfg.MODEL.DEVICE == "cpu"
         self.cfg, self.model = cfg, Model()
+        print("criterion.weight_dict", {})  # as MaskDINO does
 
     def __call__(self, original_image):
         assert original_image.dtype == "uint8"

@@ -85,7 +85,7 @@ def test_records_in_detectron2s_format():
 
 
 @pytest.mark.usefixtures("fake")
-def test_a_users_configuration_and_weights(config):
+def test_a_users_configuration_and_weights(config, capsys):
     segmenter = open_segmenter(replace(config, batch_size=2), PSG)
     levels = np.zeros((40, 60, 3), np.uint8)
     levels[10:20, 30:50] = COLOR[::-1]  # red, green, blue, as everywhere in Haystack
@@ -96,6 +96,9 @@ def test_a_users_configuration_and_weights(config):
         sky, person = result.segments
         assert (PSG.object_classes[sky.category], sky.score) == ("sky-other-merged", None)
         assert (person.category, person.score, person.box) == (0, 0.75, (30, 10, 50, 20))
+    said = capsys.readouterr()
+    assert said.out == "", "results alone go there"
+    assert "criterion" in said.err
 
 
 @pytest.mark.usefixtures("fake")

@@ -120,6 +120,19 @@ def test_the_fingerprint_follows_the_folders_files(folders, tmp_path):
     assert opened(copy).fingerprint() != before
 
 
+def test_a_model_that_was_downloaded_is_found_by_its_name(folders, tmp_path, monkeypatch):
+    """In the hub's cache: a folder a model, in it a reference to the newest of its snapshots."""
+    model = tmp_path / "models--tiny--eomt"
+    shutil.copytree(folders / "eomt", model / "snapshots" / "0123abc")
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("0123abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    by_name, by_folder = opened("tiny/eomt"), opened(folders / "eomt")
+    assert by_name.fingerprint() == by_folder.fingerprint()
+    one = picture(60, 90)
+    assert by_name.segment("x", one).segments == by_folder.segment("x", one).segments
+
+
 def test_missing_tensors_are_never_random(folders, tmp_path):
     from safetensors.torch import load_file, save_file
 
