@@ -124,10 +124,10 @@ def _receive(url: str, stream: FileIO, note: Path, progress: Progress) -> None:
     if start and start == state.total:
         return
     with _open(url, start, state, stream) as response:
+        _refuse_web_pages(url, response)
         total, resumed = _total(response, start)
         if not resumed:
             _rewind(stream, keep=False)
-        _refuse_web_pages(url, response)
         _need_space(note.parent, total, stream.tell())
         _write_note(note, _State(url, _validator(response), total))
         try:

@@ -14,6 +14,12 @@ _TINY = {
     "cluster-repeat": 1,
     "shard-members": 20,
     "shard-repeat": 1,
+    "embed-images": 4,
+    "embed-height": 120,
+    "embed-width": 180,
+    "embed-side": 28,
+    "embed-batch": 2,
+    "embed-repeat": 1,
 }
 
 
@@ -40,3 +46,11 @@ def test_a_first_image_is_read_with_and_without_an_index(rows):
     assert row["ours"] > 0
     assert row["theirs"] > 0
     assert row["note"].startswith("index of ")
+
+
+def test_embedding_is_timed_in_turn_and_overlapped(rows):
+    embedding = [row for row in rows if row["part"] == "embedding"]
+    peers = {row["peer"] for row in embedding}
+    assert {"full decoding", "decode in turn", "DataLoader, 2 processes"} <= peers
+    (share,) = [row for row in embedding if "share of decode" in row["what"]]
+    assert 0 < share["ours"] < 1

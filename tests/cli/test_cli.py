@@ -13,7 +13,7 @@ from haystack.io import read_psg
 
 VERBS = (
     *("demo", "doctor", "embed", "cluster", "segment", "score", "propose", "annotate", "export"),
-    *("merge", "stats", "train", "convert", "predict", "evaluate", "compare", "status"),
+    *("merge", "stats", "train", "convert", "predict", "evaluate", "compare", "status", "weights"),
 )
 
 

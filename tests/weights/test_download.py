@@ -138,6 +138,18 @@ def test_web_pages_are_no_weights(folder: Path, server: Server) -> None:
     assert not (folder / FILE).exists()
 
 
+def test_a_login_page_in_between_costs_nothing_that_came(folder: Path, server: Server) -> None:
+    server.cuts = [60_000, 0, 0, 0, 0]
+    with pytest.raises(HaystackError):
+        pull(NAME)
+    server.cuts, server.kind, server.ranges = [], "text/html", False
+    with pytest.raises(HaystackError, match="web page"):
+        pull(NAME)
+    server.kind, server.ranges = "application/octet-stream", True
+    assert pull(NAME).read_bytes() == server.content
+    assert server.asked[-1][1] == "bytes=60000-"
+
+
 def test_a_file_without_its_end_is_refused_where_nobody_says_how_long_it_is(
     folder: Path, server: Server
 ) -> None:
