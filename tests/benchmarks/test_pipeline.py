@@ -25,7 +25,7 @@ _TINY = {
 
 @pytest.fixture(scope="module")
 def rows(run_benchmark):
-    done = run_benchmark("pipeline.py", "--json", "--parts", "clustering", "shards", sizes=_TINY)
+    done = run_benchmark("pipeline.py", "--json", sizes=_TINY)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["rows"]
 
