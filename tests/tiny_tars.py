@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import random
 import signal
 import tarfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +28,12 @@ from haystack.io.images import decode_image, open_source
 def write_tars(folder: Path, shards: int, *, pictures: int = 3, side: int = 8) -> set[str]:
     """Write ``shards`` tars; every seventh has a broken picture. Returns the broken ones' keys."""
     folder.mkdir(parents=True)
-    random, broken = np.random.default_rng(0), set()
+    values, broken = np.random.default_rng(0), set()
     for number in range(shards):
         with tarfile.open(folder / f"t{number:03d}.tar", "w") as tar:
             for index in range(pictures):
                 stream = io.BytesIO()
-                Image.fromarray(random.integers(0, 256, (side, side, 3), np.uint8)).save(
+                Image.fromarray(values.integers(0, 256, (side, side, 3), np.uint8)).save(
                     stream, "PNG"
                 )
                 content = stream.getvalue()
@@ -131,3 +135,32 @@ def quarantined(root: Path) -> set[str]:
     items = [json.loads(line)["item"] for line in (root / "quarantine.jsonl").open()]
     assert len(items) == len(set(items))
     return set(items)
+
+
+@contextmanager
+def killing_workers(trace: Path, kills: int, seed: int) -> Iterator[list[int]]:
+    """SIGKILL processes at random moments, those of the shards that ``trace`` names last.
+
+    Yields the numbers of those that were killed, as they come.
+    """
+    killed: list[int] = []
+    over = threading.Event()
+
+    def kill() -> None:
+        chosen = random.Random(seed)
+        while len(killed) < kills and not over.wait(chosen.uniform(0.1, 1.0)):
+            lines = trace.read_text().splitlines() if trace.exists() else []
+            working = {int(line.split()[1]) for line in lines[-2:]} - set(killed)
+            if working:
+                victim = chosen.choice(sorted(working))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+                    killed.append(victim)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()

