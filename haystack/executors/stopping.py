@@ -42,16 +42,18 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         self._depth += 1
         if self._depth == 1 and threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGALRM, *self._finish):
+            alarm = [signal.SIGALRM] if self._finish else []
+            for number in (signal.SIGTERM, *self._finish, *alarm):
                 self._before[number] = signal.signal(number, self._hear)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            if self._finish:
+                signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in self._before.items():
-                signal.signal(number, handler)
+                signal.signal(number, handler or signal.SIG_DFL)
             self._before.clear()
 
     def ignore(self) -> None:

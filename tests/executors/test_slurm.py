@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -246,3 +247,35 @@ def test_a_signal_before_the_work_begins_is_heard(
     ):
         send(signal.SIGUSR1, wait=5)()  # while the job is built
     assert "requeue 500_0" in log.read_text()
+
+
+@pytest.mark.parametrize(("grace", "seconds"), [(60.0, 0.3), (0.1, 600.0)])
+def test_a_task_of_several_processes_ends_as_one_does(
+    tmp_path: Path, scontrol: Callable[..., Path], grace: float, seconds: float
+) -> None:
+    log = scontrol(RUNNING)
+    write_tars(tmp_path / "tars", 40)
+    recipe = ColourRecipe(str(tmp_path / "tars"), seconds=seconds)
+    root = tmp_path / "work"
+
+    def announce() -> None:
+        deadline = time.monotonic() + 120
+        while len(list(root.glob("colour/.tmp-*-t0*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=announce)
+    thread.start()
+    with (
+        pytest.raises(TaskStoppedError, match=r"stopped by SIGUSR1.*is requeued"),
+        SlurmExecutor(
+            root, progress=False, devices=["a", "b"], environment=VARIABLES, grace=grace
+        ) as executor,
+    ):
+        executor.run(recipe(), recipe)
+    thread.join()
+    assert "requeue 500_0" in log.read_text()
+    assert bool(manifests(root)) == (grace > seconds), "shards in work are finished, or dropped"
+    assert len(manifests(root)) < 40
+    assert not list(root.rglob(".tmp-*"))
+    assert not list((root / "colour/.claims").iterdir())
