@@ -56,6 +56,12 @@ def test_draft_pixels_differ_a_little(preprocessing: Preprocessing) -> None:
     assert 0 < apart.mean() < 3
 
 
+def test_a_draft_of_a_broken_jpeg_is_refused_too(preprocessing: Preprocessing) -> None:
+    content = jpeg(size=BIG)
+    with pytest.raises(InputError, match="truncated"):
+        PillowDecoder(preprocessing, draft=True).read("a.jpg", content[: len(content) // 2])
+
+
 def test_preprocessing_is_timms(preprocessing: Preprocessing) -> None:
     from timm.data.transforms_factory import create_transform
 
