@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import traceback
 from collections.abc import Callable
@@ -28,3 +29,19 @@ def folder_content(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.name.startswith(".tmp-")
     }
+
+
+def snapshot(root: Path) -> dict[str, object]:
+    """Every file of a workspace and its content; manifests without ``seconds``, no lock files."""
+    content: dict[str, object] = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_dir() or path.name == ".lock":
+            continue
+        name = path.relative_to(root).as_posix()
+        if name.endswith(".manifest.json"):
+            manifest = json.loads(path.read_text())
+            del manifest["seconds"]
+            content[name] = manifest
+        else:
+            content[name] = path.read_bytes()
+    return content

@@ -115,21 +115,6 @@ class ColourJob:
         return Counts(len(colours) + len(out.quarantined), len(colours))
 
 
-def workspace_content(root: Path) -> dict[str, object]:
-    """All files but locks; manifests without ``seconds``."""
-    content: dict[str, object] = {}
-    for path in sorted(root.rglob("*")):
-        if path.is_dir() or path.name == ".lock":
-            continue
-        name = path.relative_to(root).as_posix()
-        content[name] = path.read_bytes()
-        if name.endswith(".manifest.json"):
-            manifest = json.loads(path.read_text())
-            del manifest["seconds"]
-            content[name] = manifest
-    return content
-
-
 def quarantined(root: Path) -> set[str]:
     """Items in ``quarantine.jsonl``; each must be there once."""
     items = [json.loads(line)["item"] for line in (root / "quarantine.jsonl").open()]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_tars import quarantined, workspace_content, write_tars
+from processes import snapshot
+from tiny_tars import quarantined, write_tars
 
 from haystack.cli import executors, main
 from haystack.cli.executors import Chosen
@@ -107,7 +108,7 @@ def test_stopped_killed_and_resumed_equals_undisturbed(
     assert result["shards_done"] + result["shards_skipped"] == shards
     assert result["quarantined"] == len(broken)
     assert quarantined(work) == broken
-    content, expected = workspace_content(work), workspace_content(undisturbed)
+    content, expected = snapshot(work), snapshot(undisturbed)
     assert content == expected
 
 
@@ -121,7 +122,7 @@ def test_under_torchrun_each_rank_takes_its_share(tmp_path: Path) -> None:
     assert code == 0, err
     assert quarantined(tmp_path / "work") == broken
     undisturbed_run("embed", tmp_path / "undisturbed", tmp_path / "tars")
-    assert workspace_content(tmp_path / "work") == workspace_content(tmp_path / "undisturbed")
+    assert snapshot(tmp_path / "work") == snapshot(tmp_path / "undisturbed")
 
 
 @pytest.mark.slow
@@ -134,7 +135,7 @@ def test_on_ray_the_bytes_are_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     assert code == QUARANTINED, err
     assert quarantined(tmp_path / "work") == broken
     undisturbed_run("embed", tmp_path / "undisturbed", tmp_path / "tars")
-    assert workspace_content(tmp_path / "work") == workspace_content(tmp_path / "undisturbed")
+    assert snapshot(tmp_path / "work") == snapshot(tmp_path / "undisturbed")
 
 
 def verb(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:

@@ -9,7 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tiny_tars import ColourRecipe, quarantined, workspace_content, write_tars
+from processes import snapshot
+from tiny_tars import ColourRecipe, quarantined, write_tars
 
 from haystack.executors import LocalExecutor
 from haystack.executors.shares import Share
@@ -48,7 +49,7 @@ def test_no_shard_is_computed_twice(tmp_path: Path, tars: tuple[str, set[str]]) 
     assert len(begun) == sum(done) == 24
     assert min(done) > 0
     LocalExecutor(tmp_path / "undisturbed", progress=False).run(ColourRecipe(tars[0])())
-    assert workspace_content(tmp_path / "work") == workspace_content(tmp_path / "undisturbed")
+    assert snapshot(tmp_path / "work") == snapshot(tmp_path / "undisturbed")
     assert quarantined(tmp_path / "work") == tars[1]
 
 
@@ -66,7 +67,7 @@ def test_who_is_through_helps_and_a_dead_ones_shards_are_done(
     assert claim.exists()
     assert wait_for(launch(tmp_path / "work", ColourRecipe(tars[0]), 1, 2)) == [1]
     LocalExecutor(tmp_path / "undisturbed", progress=False).run(ColourRecipe(tars[0])())
-    assert workspace_content(tmp_path / "work") == workspace_content(tmp_path / "undisturbed")
+    assert snapshot(tmp_path / "work") == snapshot(tmp_path / "undisturbed")
 
 
 def test_a_shard_in_other_hands_is_said_to_be_so(

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import snapshot
 from tiny_tars import (
     ColourRecipe,
     killing_workers,
     quarantined,
-    workspace_content,
     write_tars,
 )
 
@@ -64,7 +64,7 @@ def test_killed_actors_change_nothing(tmp_path: Path, shards: int, kills: int) -
     assert summary.done > shards // 2
     assert not summary.failed
     assert quarantined(tmp_path / "work") == broken
-    assert workspace_content(tmp_path / "work") == workspace_content(tmp_path / "undisturbed")
+    assert snapshot(tmp_path / "work") == snapshot(tmp_path / "undisturbed")
     processes = {int(line.split()[1]) for line in trace.read_text().splitlines()}
     assert len(processes) >= 2 + len(killed) - 1, "actors are started anew"
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tiny_tars import ColourJob, ColourRecipe, workspace_content, write_tars
+from processes import snapshot
+from tiny_tars import ColourJob, ColourRecipe, write_tars
 
 from haystack.executors import Counts, LocalExecutor, Outputs
 from haystack.executors.slurm import STOPPED, SlurmExecutor, TaskStoppedError
@@ -171,7 +172,7 @@ def test_a_requeued_task_ends_with_the_bytes_of_an_undisturbed_run(
         summary = executor.run(source())
     assert (summary.done, summary.skipped) == (SHARDS - 2, 2)
     LocalExecutor(tmp_path / "undisturbed", progress=False).run(source())
-    assert workspace_content(tmp_path / "work") == workspace_content(tmp_path / "undisturbed")
+    assert snapshot(tmp_path / "work") == snapshot(tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize(

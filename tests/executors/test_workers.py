@@ -12,11 +12,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from processes import snapshot
 from tiny_tars import (
     ColourRecipe,
     killing_workers,
     quarantined,
-    workspace_content,
     write_tars,
 )
 
@@ -32,7 +32,7 @@ def run(root: Path, recipe: ColourRecipe, workers: int = 2) -> RunSummary:
 def undisturbed(root: Path, source: Path) -> dict[str, object]:
     recipe = ColourRecipe(str(source))
     LocalExecutor(root, progress=False).run(recipe())
-    return workspace_content(root)
+    return snapshot(root)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_killed_workers_change_nothing(tmp_path: Path, shards: int, kills: int) 
     assert not summary.failed
     assert summary.quarantined == len(broken)
     assert quarantined(tmp_path / "disturbed") == broken
-    assert workspace_content(tmp_path / "disturbed") == expected
+    assert snapshot(tmp_path / "disturbed") == expected
 
 
 def test_each_shard_is_computed_once_on_the_devices_that_are_named(tmp_path: Path) -> None:

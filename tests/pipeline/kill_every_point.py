@@ -20,8 +20,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import faiss  # noqa: F401  imported before the forks
 import torch
-from pipeline_campaign import STAGES, Campaign, snapshot
-from processes import in_child
+from pipeline_campaign import STAGES, Campaign
+from processes import in_child, snapshot
 
 from haystack.executors.base import Outputs
 

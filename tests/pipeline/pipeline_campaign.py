@@ -217,21 +217,3 @@ def edit_clusters(campaign: Campaign, **changes: object) -> None:
     content = yaml.safe_load(path.read_text())
     content["clusters"][1].update(changes)
     path.write_text(yaml.safe_dump(content, sort_keys=False))
-
-
-def snapshot(root: Path) -> dict[str, object]:
-    """Every file of a workspace and its content; manifests without ``seconds``, no lock files."""
-    import json
-
-    content: dict[str, object] = {}
-    for path in sorted(root.rglob("*")):
-        if path.is_dir() or path.name == ".lock":
-            continue
-        name = path.relative_to(root).as_posix()
-        if name.endswith(".manifest.json"):
-            manifest = json.loads(path.read_text())
-            del manifest["seconds"]
-            content[name] = manifest
-        else:
-            content[name] = path.read_bytes()
-    return content

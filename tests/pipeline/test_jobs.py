@@ -18,8 +18,8 @@ from pipeline_campaign import (
     UNMASKED,
     Campaign,
     edit_clusters,
-    snapshot,
 )
+from processes import snapshot
 
 from haystack.errors import InputError
 from haystack.executors import Outputs, read_status

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pipeline_campaign import Campaign, snapshot
+from pipeline_campaign import Campaign
+from processes import snapshot
 
 from haystack.cli import main
 from haystack.errors import InputError, MissingDependencyError

@@ -7,7 +7,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from pipeline_campaign import BROKEN, Campaign, snapshot
+from pipeline_campaign import BROKEN, Campaign
+from processes import snapshot
 
 from haystack.pipeline.media import WorkspaceMedia
 from haystack.pipeline.workspace import Workspace

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_tars import ColourRecipe, quarantined, workspace_content, write_tars
+from processes import snapshot
+from tiny_tars import ColourRecipe, quarantined, write_tars
 
 from haystack.cli import main
 from haystack.executors import LocalExecutor
@@ -167,7 +168,7 @@ def test_an_array_is_signalled_requeued_and_finished(tmp_path: Path, slurm: Path
     LocalExecutor(tmp_path / "undisturbed", progress=False).run(
         ColourRecipe(str(tmp_path / "tars"))()
     )
-    assert workspace_content(tmp_path / "work") == workspace_content(tmp_path / "undisturbed")
+    assert snapshot(tmp_path / "work") == snapshot(tmp_path / "undisturbed")
 
 
 @pytest.mark.slow
@@ -184,4 +185,4 @@ def test_an_array_of_the_real_command(tmp_path: Path, slurm: Path) -> None:
     assert quarantined(tmp_path / "work") == broken
     code = main(["embed", str(tmp_path / "undisturbed"), f"source.images={tmp_path / 'tars'}"])
     assert code == 3
-    assert workspace_content(tmp_path / "work") == workspace_content(tmp_path / "undisturbed")
+    assert snapshot(tmp_path / "work") == snapshot(tmp_path / "undisturbed")
