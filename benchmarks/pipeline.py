@@ -13,14 +13,20 @@ from dataclasses import dataclass
 
 import clustering_part
 import embedding_part
+import scoring_part
 import shards_part
 from command import run_parts
 
-PARTS = {**clustering_part.PARTS, **embedding_part.PARTS, **shards_part.PARTS}
+PARTS = {
+    **clustering_part.PARTS,
+    **embedding_part.PARTS,
+    **shards_part.PARTS,
+    **scoring_part.PARTS,
+}
 
 
 @dataclass(frozen=True)
-class Sizes(clustering_part.Sizes, embedding_part.Sizes, shards_part.Sizes):
+class Sizes(clustering_part.Sizes, embedding_part.Sizes, shards_part.Sizes, scoring_part.Sizes):
     """The sizes of all parts together."""
 
 

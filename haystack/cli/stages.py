@@ -170,7 +170,13 @@ def _with_queue(workspace: Workspace, outcome: Outcome) -> Outcome:
     queue = dict.fromkeys((names[p] for p in workspace.predicate_indices()), 0)
     for proposal in workspace.proposals():
         queue[names[proposal.predicate]] += 1
-    lines = [outcome.text, *table(("predicate", "proposals"), list(queue.items()))]
+    models = _proposing(workspace)
+    by = " and ".join(models) + (", by the mean of their ranks" if len(models) > 1 else "")
+    lines = [
+        outcome.text,
+        f"scored by {by}",
+        *table(("predicate", "proposals"), list(queue.items())),
+    ]
     for cluster, predicate, count in _used_up(workspace):
         lines.append(
             f"the {count} best of cluster {cluster} for '{names[predicate]}' are used up; to go on "
@@ -189,7 +195,16 @@ def _with_queue(workspace: Workspace, outcome: Outcome) -> Outcome:
                 f"predicate, and the predicate with the object's class, at least {least} times; "
                 "score again with a lower score.min_count (0 = no filter) or larger statistics"
             )
-    return Outcome("\n".join(lines), {**outcome.data, "queue": queue}, outcome.exit_code)
+    return Outcome(
+        "\n".join(lines), {**outcome.data, "models": models, "queue": queue}, outcome.exit_code
+    )
+
+
+def _proposing(workspace: Workspace) -> list[str]:
+    """Names of the models whose scores the queue follows."""
+    from haystack.pipeline.upstream import ALL, finished
+
+    return [model["name"] for model in finished(workspace, "propose", ALL).notes["models"]]
 
 
 def _used_up(workspace: Workspace) -> list[tuple[int, int, int]]:

@@ -21,6 +21,12 @@ _TINY = {
     "embed-batch": 2,
     "embed-repeat": 1,
 }
+_FEW_IMAGES = {
+    "score-images": 400,
+    "score-images-numpy": 200,
+    "score-objects": 6,
+    "score-top": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +60,15 @@ def test_embedding_is_timed_in_turn_and_overlapped(rows):
     assert {"full decoding", "decode in turn", "DataLoader, 2 processes"} <= peers
     (share,) = [row for row in embedding if "share of decode" in row["what"]]
     assert 0 < share["ours"] < 1
+
+
+def test_scoring_keeps_what_the_yardstick_keeps(run_benchmark):
+    done = run_benchmark("pipeline.py", "--json", "--parts", "scoring", sizes=_FEW_IMAGES)
+    assert done.returncode == 0, done.stderr
+    few, goal = json.loads(done.stdout)["rows"]
+    assert "the same candidates" in few["note"]
+    assert few["what"].startswith("200 images")
+    assert goal["what"].startswith("400 images")
+    assert [few["goal"], goal["goal"]] == ["", ">= 10"]
+    assert few["ratio"] > 0
+    assert goal["ratio"] > 0

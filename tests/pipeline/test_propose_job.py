@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 from pipeline_campaign import Campaign, FakeRelationModel, edit_clusters
 
 from haystack.errors import InputError
 from haystack.executors import LocalExecutor
 from haystack.executors.manifest import read_manifest
+from haystack.models.relation.inputs import RelationLogits, SceneInput
 from haystack.pipeline.propose_job import ProposeJob
-from haystack.pipeline.score_job import scene_of
+from haystack.pipeline.score_job import ScoringModel, scene_of
 from haystack.statistics import TripletStatistics
 
 
@@ -125,3 +130,37 @@ def test_only_full_groups_with_nothing_left_are_exhausted(campaign: Campaign) ->
     assert left
     notes = read_manifest(campaign.root, "propose", "all").notes
     assert {tuple(row[:2]) for row in notes["exhausted"]} == full - left
+
+
+class Opposed(FakeRelationModel):
+    """Sees everything the other way round."""
+
+    def predict(self, scenes: Sequence[SceneInput]) -> list[RelationLogits]:
+        return [replace(answer, logits=-answer.logits) for answer in super().predict(scenes)]
+
+
+def test_a_second_opinion_is_averaged_and_both_are_recorded(campaign: Campaign) -> None:
+    campaign.run()
+    before = campaign.workspace.proposals()
+    assert {row.second_rank for row in before} == {None}
+    campaign.second = ScoringModel("opposed", "opposed", Opposed)
+    assert campaign.run("score")["score"].done == 3  # type: ignore[attr-defined]
+    campaign.run("gather", "propose")
+    rows = campaign.workspace.proposals()
+    assert rows != before
+    for group in {(row.predicate, row.cluster) for row in rows}:
+        means = [r.model_rank + r.second_rank for r in rows if (r.predicate, r.cluster) == group]
+        assert means == sorted(means)
+    assert max(max(row.model_rank, row.second_rank) for row in rows) <= 7 + 1
+    notes = read_manifest(campaign.root, "propose", "all").notes
+    assert [model["name"] for model in notes["models"]] == ["fake", "opposed"]
+
+
+def test_shards_of_different_models_are_not_merged(campaign: Campaign) -> None:
+    campaign.run("embed", "cluster", "segment", "score")
+    path = campaign.root / "score" / f"{campaign.source.shards()[1]}.manifest.json"
+    content = json.loads(path.read_text())
+    content["notes"]["models"][0]["hash"] = "another"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"scored by different models.*: haystack score"):
+        campaign.run("gather")

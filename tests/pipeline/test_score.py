@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from pipeline_campaign import FakeRelationModel
 from scipy.special import log_softmax, logsumexp
 
 from haystack.errors import HaystackError, InputError
-from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
+from haystack.models.relation.inputs import PairLogits, RelationLogits, SceneInput, all_pairs
+from haystack.models.relation.overlap import OverlapFilter
 from haystack.pipeline.candidates import Candidates
 from haystack.pipeline.score import (
     PlausibleTriplets,
@@ -203,6 +205,124 @@ def test_a_model_without_no_relation_is_named(caplog: pytest.LogCaptureFixture) 
         )
     assert counts.without_no_relation == 2
     assert len([text for text in caplog.messages if "no 'no relation' output" in text]) == 1
+
+
+class OnDevice(FakeRelationModel):
+    """The same answers as tensors, with no rows for images without pairs."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.most = 1 << 30
+
+    def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
+        if len(scenes) > self.most:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        answers = super().predict(scenes)
+        logits = [torch.from_numpy(answer.logits) for answer in answers]
+        none = [torch.from_numpy(answer.no_relation) for answer in answers if self.no_relation]
+        return PairLogits(torch.cat(logits), torch.cat(none) if none else None)
+
+    def predict(self, scenes: Sequence[SceneInput]) -> list[RelationLogits]:
+        raise AssertionError("the score stage asks for tensors where it can have them")
+
+
+SCENES = [scene(letter, [0, 1, 2] * (place % 3)) for place, letter in enumerate("abcdefg")]
+
+
+def same(one: Candidates, other: Candidates) -> None:
+    assert len(one) == len(other) > 0
+    assert one.images.equals(other.images)
+    for name in ("cluster", "predicate", "image", "subject", "object", "score"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize("no_relation", [True, False])
+def test_logits_that_stay_on_the_device_give_the_same_candidates(no_relation: bool) -> None:
+    known = {"b": {"faulty": {1}, "answered": [(0, 2, 3)]}}
+    copied, counts = score(SCENES, FakeRelationModel(no_relation=no_relation), known=known)
+    kept, same_counts = score(SCENES, OnDevice(no_relation=no_relation), known=known, batch_size=3)
+    same(copied, kept)
+    assert counts == same_counts
+
+
+@pytest.mark.parametrize("no_relation", [True, False])
+def test_an_overlap_filter_leaves_logits_on_the_device(no_relation: bool) -> None:
+    boxes = np.array([[0, 0, 5, 5], [4, 4, 9, 9], [6, 0, 9, 3]], dtype=np.float32)
+    scenes = [replace(s, boxes=np.tile(boxes, (len(s) // 3, 1))) for s in SCENES]
+    filtered, _ = score(scenes, OverlapFilter(FakeRelationModel(no_relation=no_relation)))
+    kept, _ = score(scenes, OverlapFilter(OnDevice(no_relation=no_relation)))
+    same(filtered, kept)
+    assert filtered.score.min() < -30, "pairs apart from each other"
+
+
+def test_the_order_of_a_models_pairs_does_not_matter() -> None:
+    class Turned(FakeRelationModel):
+        def predict(self, scenes: Sequence[SceneInput]) -> list[RelationLogits]:
+            return [
+                replace(
+                    a, pairs=a.pairs[::-1], logits=a.logits[::-1], no_relation=a.no_relation[::-1]
+                )
+                for a in super().predict(scenes)
+            ]
+
+    same(score(SCENES, FakeRelationModel())[0], score(SCENES, Turned())[0])
+
+
+def test_batches_that_do_not_fit_are_halved(caplog: pytest.LogCaptureFixture) -> None:
+    model = OnDevice()
+    model.most = 2
+    with caplog.at_level(logging.WARNING, logger="haystack"):
+        halved, counts = score(SCENES, model, batch_size=7)
+    same(halved, score(SCENES, FakeRelationModel())[0])
+    assert counts.images == 7  # type: ignore[attr-defined]
+    assert any("out of memory with 7 images at once" in text for text in caplog.messages)
+    model.most = 0
+    with pytest.raises(HaystackError, match="a single image does not fit"):
+        score(SCENES, model)
+
+
+def test_batches_have_a_bounded_number_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("haystack.pipeline.score.MOST_PAIRS", 40)
+    seen: list[int] = []
+
+    class Counting(FakeRelationModel):
+        def predict(self, scenes: Sequence[SceneInput]) -> list[RelationLogits]:
+            seen.append(sum(len(s) * (len(s) - 1) for s in scenes))
+            return super().predict(scenes)
+
+    scenes = [
+        scene(letter, [0] * size) for letter, size in zip("abcdef", (4, 6, 3, 9, 2, 2), strict=True)
+    ]
+    _, counts = score(scenes, Counting(), batch_size=100)
+    assert seen == [12, 30 + 6, 72, 2 + 2]
+    assert counts.pairs == sum(seen)  # type: ignore[attr-defined]
+
+
+def test_an_infinite_logit_on_the_device_is_named() -> None:
+    class Infinite(OnDevice):
+        def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
+            answer = super().predict_on_device(scenes)
+            answer.logits[-1, 2] = torch.nan
+            return answer
+
+    with pytest.raises(InputError, match="image c: the relation model gave logits that are NaN"):
+        score(SCENES[:3], Infinite())
+
+
+def test_a_second_model_scores_the_same_pairs() -> None:
+    class Other(FakeRelationModel):
+        def predict(self, scenes: Sequence[SceneInput]) -> list[RelationLogits]:
+            return [replace(a, logits=-2 * a.logits) for a in super().predict(scenes)]
+
+    best = TopCandidates(1, 4, 1000, opinions=2)
+    images = [SceneInCluster(f"{s.image_id}.jpg", 0, s) for s in SCENES]
+    score_images(images, OnDevice(), EVERYTHING, best, second=Other(), batch_size=2)
+    both = best.result()
+    same(replace(both, second_score=None), score(SCENES, FakeRelationModel())[0])
+    alone, _ = score(SCENES, Other())
+    places = [(c.predicate, c.image, c.subject, c.object) for c in (both, alone)]
+    first, second = (np.lexsort(place) for place in places)
+    np.testing.assert_array_equal(both.second_score[first], alone.score[second])
 
 
 class Misbehaving(FakeRelationModel):

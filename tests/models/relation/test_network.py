@@ -14,13 +14,14 @@ from safetensors.torch import save_file
 
 from haystack.errors import InputError
 from haystack.io.panoptic_png import write_panoptic_png
+from haystack.models.relation.answers import ask_on_device
 from haystack.models.relation.config import HEADS, RelationModelConfig
 from haystack.models.relation.features.word_vectors import WIDTH, name_vectors
 from haystack.models.relation.files import load_relation_model, save_relation_model
 from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs, scene_input
 from haystack.models.relation.network import RelationNetwork
 from haystack.models.relation.predict import predict_dataset, relation_scores
-from haystack.models.relation.protocol import RelationModel
+from haystack.models.relation.protocol import DeviceRelationModel, RelationModel
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment
 from haystack.vocabulary import Vocabulary, psg_vocabulary
 
@@ -67,6 +68,18 @@ def test_predictions_do_not_depend_on_the_batch(head):
         assert answer.logits.shape == (len(answer.pairs), 2)
         np.testing.assert_allclose(answer.logits, alone.logits, atol=1e-5)
         np.testing.assert_allclose(answer.no_relation, alone.no_relation, atol=1e-5)
+
+
+def test_logits_left_on_the_device_are_those_of_predict():
+    model = make_model()
+    assert isinstance(model, DeviceRelationModel)
+    scenes = [make_scene(4), make_scene(1), make_scene(0), make_scene(3)]
+    answers = model.predict(scenes)
+    kept = ask_on_device(model, scenes)
+    assert torch.equal(kept.logits, torch.cat([torch.from_numpy(a.logits) for a in answers]))
+    none = torch.cat([torch.from_numpy(a.no_relation) for a in answers])
+    assert torch.equal(kept.no_relation, none)
+    assert ask_on_device(model, scenes[1:3]).logits.shape == (0, model.num_predicates)
 
 
 def test_prediction_leaves_the_training_mode_and_ignores_dropout():
