@@ -73,7 +73,7 @@ def add_verbs(verbs: Any) -> None:
         "--min-images",
         type=int,
         default=10,
-        help="predicates in fewer images are not judged (default: 10)",
+        help="what fewer images carry is not judged (default: 10)",
     )
     _add_measuring_arguments(compare)
     compare.set_defaults(run=_compare)

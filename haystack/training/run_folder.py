@@ -84,15 +84,20 @@ class RunFolder:
             text = yaml.safe_dump(asdict(config), sort_keys=False)
             files.write_text(self.path / "config.yaml", text)
             return
-        stored = load_config(TrainConfig(), self.path / "config.yaml")
-        changed = _differences(asdict(stored), asdict(config))
+        stored = asdict(load_config(TrainConfig(), self.path / "config.yaml"))
+        same = _read_json(self.path / "data.json").get("fingerprint") == data["fingerprint"]
+        asked = asdict(config)
+        for name in ("init", "init_trunk"):
+            if same and stored[name] and asked[name]:
+                stored[name] = asked[name]  # may lie elsewhere: the fingerprint has the content
+        changed = _differences(stored, asked)
         if changed:
             raise InputError(
                 f"this folder holds a run with other settings ({'; '.join(changed)}); name another "
                 "folder, or remove this one to start again",
                 path=self.path,
             )
-        if _read_json(self.path / "data.json").get("fingerprint") != data["fingerprint"]:
+        if not same:
             raise InputError(
                 "the annotations or the start model changed since this folder's run began; name "
                 "another folder, or remove this one to start again",

@@ -78,6 +78,8 @@ class Validator:
                 for name, loss in own.values.items():
                     sums[name] = sums.get(name, torch.zeros_like(loss)) + loss
                 metrics.update(*_records(loaded, batch, output))
+        if not self.numbers:  # of many processes; counting nothing is no mistake of this one
+            metrics.update([], [])
         means = self._means(sums, totals)
         values = {**means, **{name: float(v) for name, v in metrics.compute().items()}}
         return {PREFIX + name: value for name, value in values.items()}

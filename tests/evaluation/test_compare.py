@@ -114,6 +114,35 @@ def test_the_better_model_is_found_where_it_is_better():
     assert found.metrics["PDD"].verdict == "b"
 
 
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_no_difference_is_called_real_on_a_handful_of_images(count):
+    """Resamples of one image are all that image, so that any difference would be certain."""
+    data = dataset(count)
+    worse, better = model(data, 1, (0, 0, 0, 0)), model(data, 1, (9, 9, 9, 9))
+    found = compare(data, worse, better, replicates=100)
+    assert found.metrics["PDD"].difference < 0
+    values = [found.metrics, *found.per_predicate.values()]
+    verdicts = {value.verdict for row in values for value in row.values()}
+    assert "too few images" in verdicts <= {"too few images", "undefined"}
+    assert f"{count} images are too few to say which model is better; at least 10" in str(found)
+    judged = compare(dataset(40), *(model(dataset(40), 1, (s,) * 4) for s in (0, 9)), replicates=50)
+    assert judged.metrics["PDD"].verdict == "b"
+    assert "too few to say which" not in str(judged)
+
+
+def test_a_comparison_without_any_value_says_so():
+    bare = tuple(
+        dataclasses.replace(image, relations=as_triplets([]), neg_relations=as_triplets([]))
+        for image in dataset(12).graphs
+    )
+    data = SceneGraphDataset(VOCABULARY, bare)
+    found = compare(data, model(data, 1, (1,) * 4), model(data, 2, (1,) * 4), replicates=20)
+    assert {value.verdict for value in found.metrics.values()} == {"undefined"}
+    assert "No value is defined for both models." in str(found)
+    assert "better  " not in str(found)
+    assert "adjusted p" not in str(found)
+
+
 def test_swapping_the_models_swaps_the_verdicts():
     data = dataset(60)
     one, two = model(data, 1, (1, 1, 0.2, 0)), model(data, 1, (1, 1, 2.5, 3))
@@ -195,7 +224,7 @@ def test_the_text_says_who_is_better_at_what(tmp_path):
     assert "by the step-down max-T procedure" in text
     only = str(compare(data, worse, better, replicates=20, metrics=["R"]))
     assert "Lower is better" not in only
-    assert "  not told apart: 2 predicates" in text
+    assert "  not told apart: 2 of 3" in text
     assert "  too few images to say: rare" in text
     assert (
         "R@50 (higher is better), 3 of 4 predicates judged, those with positive labels in at least"
@@ -205,6 +234,7 @@ def test_the_text_says_who_is_better_at_what(tmp_path):
     lone = str(compare(positive, worse, better, replicates=20, min_images=2))
     assert "P-AUC (higher is better), 0 of 4 predicates judged" in lone
     assert "  undefined for a model: " in lone
+    assert "adjusted p" not in lone  # nothing was judged
     same = str(compare(data, worse, worse, replicates=50))
     assert "the models differ for no predicate beyond what chance gives" in same
 

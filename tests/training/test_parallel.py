@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,38 +24,54 @@ from haystack.training.parallel import Processes, shared_norms
 from haystack.training.trainer import train
 
 pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="PyTorch lacks torch.distributed"
+    not (torch.distributed.is_available() and hasattr(os, "fork")),
+    reason="needs torch.distributed and os.fork",
 )
 
+DRIVER = Path(__file__).with_name("train_in_processes.py")
 
-def start(count, *argv, program=("-m", "haystack")):
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
     """``haystack train`` as ``torchrun`` starts it: exit code and output of every process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(count),
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *map(str, program), "train", *map(str, argv), "--json"],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-    try:
-        answers = [process.communicate(timeout=400) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(p.returncode, *answer) for p, answer in zip(processes, answers, strict=True)]
+    driver = subprocess.Popen(
+        [sys.executable, str(DRIVER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+    def starting(count, *argv, dies=None):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        output = tmp_path_factory.mktemp("output")
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+        request = {
+            "count": count,
+            "argv": ["train", *map(str, argv), "--json"],
+            "shared": shared,
+            "output": str(output),
+            "dies": dies,
+        }
+        stop = threading.Timer(400, os.killpg, (driver.pid, signal.SIGKILL))
+        stop.start()  # processes that wait for each other would do so for ever
+        driver.stdin.write(json.dumps(request) + "\n")
+        driver.stdin.flush()
+        answer = driver.stdout.readline()
+        stop.cancel()
+        assert answer, "the processes did not end in time"
+        codes = json.loads(answer)
+        return [
+            (code, *((output / f"{rank}.{name}").read_text() for name in ("out", "err")))
+            for rank, code in enumerate(codes)
+        ]
+
+    yield starting
+    driver.stdin.close()
+    driver.wait()
 
 
 @pytest.fixture(scope="module")
@@ -84,27 +103,29 @@ def rows(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_losses_gradients_metrics_and_weights_are_those_of_one_process(config, alone, tmp_path):
+def test_losses_gradients_metrics_and_weights_are_those_of_one_process(
+    start, config, alone, tmp_path
+):
     # Of five images a batch: two, two and one.
-    check_that_processes_agree_with_one(3, config, alone, tmp_path)
+    check_that_processes_agree_with_one(start, 3, config, alone, tmp_path)
 
 
-def test_losses_of_classified_objects_are_those_of_one_process(config, dataset, tmp_path):
+def test_losses_of_classified_objects_are_those_of_one_process(start, config, dataset, tmp_path):
     """GPSNet, whose classifier draws nothing at random; VCTree's and MOTIFS' decoders do."""
     model = replace(config.model, head="gpsnet", classifies_objects=True)
     config = replace(config, task="sgcls", model=model)
     train(config, dataset, tmp_path / "alone")
     assert rows(tmp_path / "alone")[-1]["object"] > 0
-    check_that_processes_agree_with_one(2, config, tmp_path / "alone", tmp_path)
+    check_that_processes_agree_with_one(start, 2, config, tmp_path / "alone", tmp_path)
 
 
-def check_that_processes_agree_with_one(count, config, alone, tmp_path):
+def check_that_processes_agree_with_one(start, count, config, alone, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(asdict(config)))
     answers = start(count, file, "--out", tmp_path / "run")
     assert [code for code, _, _ in answers] == [0] * count, answers
     assert json.loads(answers[0][1])["step"] > 0
-    assert all(not out and not err for _, out, err in answers[1:])  # one process speaks
+    assert [answer[1:] for answer in answers[1:]] == [("", "")] * (count - 1)  # one process speaks
     for ours, theirs in zip(rows(tmp_path / "run"), rows(alone), strict=True):
         assert ours.keys() == theirs.keys()
         for name, value in theirs.items():
@@ -114,24 +135,14 @@ def check_that_processes_agree_with_one(count, config, alone, tmp_path):
         torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_a_killed_run_of_two_processes_resumes_to_the_same_bytes(config, tmp_path):
+def test_a_killed_run_of_two_processes_resumes_to_the_same_bytes(start, config, tmp_path):
     config = replace(config, checkpoint_every=2, model=replace(config.model, dropout=0.2))
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(asdict(config)))
     assert [code for code, _, _ in start(2, file, "--out", tmp_path / "whole")] == [0, 0]
 
     # A run of the same settings that stopped after its checkpoint of step 2, and in step 3.
-    script = (
-        "import sys, haystack.training.loop as loop\n"
-        "advance = loop.Loop._advance\n"
-        "def dying(self, loaded):\n"
-        "    if self.step == 3: raise SystemExit(9)\n"
-        "    return advance(self, loaded)\n"
-        "loop.Loop._advance = dying\n"
-        "from haystack.cli import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    killed = start(2, file, "--out", tmp_path / "parts", program=("-c", script))
+    killed = start(2, file, "--out", tmp_path / "parts", dies=3)
     assert [code for code, _, _ in killed] == [9, 9]
     assert not (tmp_path / "parts" / "model.safetensors").exists()
     answers = start(2, file, "--out", tmp_path / "parts")
@@ -141,7 +152,7 @@ def test_a_killed_run_of_two_processes_resumes_to_the_same_bytes(config, tmp_pat
         assert whole.read_bytes() == parts.read_bytes(), name
 
 
-def test_all_processes_hear_what_is_wrong(config, alone, tmp_path):
+def test_all_processes_hear_what_is_wrong(start, config, alone, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(asdict(replace(config, seed=7))))
     for code, _, err in start(2, file, "--out", alone):

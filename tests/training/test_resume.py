@@ -46,7 +46,7 @@ def test_killed_at_every_point(dataset, config, tmp_path):
         [sys.executable, str(DRIVER), str(dataset.root / "annotation.json"), settings, tmp_path],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
@@ -125,6 +125,38 @@ def test_other_annotations_or_another_start_model_are_refused(dataset, config, q
     shutil.copy(tmp_path / "run" / "model.safetensors", init)
     with pytest.raises(InputError, match="the annotations or the start model changed"):
         train(config, dataset, tmp_path / "again")
+
+
+def test_a_start_model_may_lie_elsewhere_when_its_run_goes_on(dataset, config, quick, tmp_path):
+    train(quick, dataset, tmp_path / "start")
+    started = replace(config, init=str(tmp_path / "start" / "model.safetensors"))
+    train(started, dataset, tmp_path / "run")
+    (tmp_path / "start").rename(tmp_path / "moved")
+    moved = replace(config, init=f"{tmp_path}/./moved")
+    assert train(moved, dataset, tmp_path / "run").was_finished
+    with pytest.raises(InputError, match=r"init: .*there, None here"):
+        train(config, dataset, tmp_path / "run")
+
+
+def test_a_run_from_before_there_were_tasks_goes_on(dataset, config, tmp_path):
+    """Settings that a stored configuration does not know have the values that changed nothing."""
+
+    def stop(step, steps, losses):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    train(config, dataset, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, dataset, tmp_path / "run", progress=stop)
+    file = tmp_path / "run" / "config.yaml"
+    settings = yaml.safe_load(file.read_text())
+    for name in ("task", "detections", "match_iou"):
+        del settings[name]
+    del settings["loss"]["object_weight"]
+    file.write_text(yaml.safe_dump(settings, sort_keys=False))
+    assert train(config, dataset, tmp_path / "run").resumed_from > 0
+    whole, resumed = content(tmp_path / "whole"), content(tmp_path / "run")
+    assert {**resumed, "config.yaml": whole["config.yaml"]} == whole
 
 
 def test_a_folder_with_a_model_but_no_run_is_left_alone(dataset, config, tmp_path):
