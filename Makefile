@@ -45,10 +45,14 @@ $(VENV)/bin/python:
 	  $(PYTHON) -m venv $$site $(VENV) || \
 	  { echo "no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
+# Nothing else is said until all is there, which takes minutes where PyTorch must be downloaded.
+INSTALL := @echo "installing into $(VENV); PyTorch, if no Python lends it, is gigabytes"; \
+  $(BIN)/python -m pip install --quiet --editable
+
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	$(INSTALL) '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(INSTALL) '.[dev]'
 	@touch $(VENV)/.demo $@

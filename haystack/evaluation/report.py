@@ -138,11 +138,33 @@ class Report:
             notes.append(
                 f"Under this protocol, where {held} of {len(every)} predicates occur, {absent}"
             )
+        notes += self._why_undefined(means)
         notes += direction_text(means)
         meaning = ""
         if get_protocol(self.protocol).no_relation_rows == "negative-for-all":
             meaning = " A pair labelled 'no relation' is a negative for every predicate."
         return [*notes, f"+ and -: positive and negative labels.{meaning}"]
+
+    def _why_undefined(self, means: Sequence[str]) -> list[str]:
+        """Why a column of P-AUC, PDD or PDO has gaps that the counts beside it do not explain."""
+        fewest = get_protocol(self.protocol).min_positives
+        labels = [name for name in means if name in LABEL_METRICS]
+        held = [v for v in self.per_predicate.values() if v["positives"] >= max(fewest, 1)]
+        notes = []
+        if labels and fewest and len(held) < len(self.per_predicate):
+            notes.append(
+                f"Under this protocol a predicate with fewer than {fewest} positives has no "
+                f"{', '.join(labels)}."
+            )
+        if "P-AUC" in labels and held and math.isnan(self.metrics["P-AUC"]):
+            if not any(v["negatives"] for v in held):
+                notes.append("P-AUC asks for explicit negatives; the annotations have none here.")
+            elif all(math.isnan(v[name]) for v in held for name in labels):
+                notes.append(
+                    f"{', '.join(labels)}: no value, since the predictions rank triplets and give "
+                    "no scores."
+                )
+        return notes
 
     def _recall_table(self) -> list[str]:
         """A row for each recall, a column for each K."""
@@ -175,7 +197,15 @@ class Report:
         names = [name for name in PANOPTIC_METRICS if name in self.metrics]
         kinds = {"all": "", "things": "_th", "stuff": "_st"}
         rows = [[k, *(self.metrics[n + suffix] for n in names)] for k, suffix in kinds.items()]
-        return ["", *table(["classes", *names], rows)] if names else []
+        if not names:
+            return []
+        lines = ["", *table(["classes", *names], rows)]
+        if all(math.isnan(self.metrics[name]) for name in names):
+            lines.append(
+                f"{', '.join(names)}: no value, since no prediction has a segmentation of its own: "
+                "they refer to the annotated objects."
+            )
+        return lines
 
     def _interval_table(self) -> list[str]:
         if self.uncertainty is None:
@@ -189,7 +219,16 @@ class Report:
             for name, interval in self.uncertainty.metrics.items()
             if not math.isnan(self.metrics[name])
         ]
-        return ["", title, *table(["metric", "value", "interval"], rows)]
+        lines = ["", title, *table(["metric", "value", "interval"], rows)]
+        tables = [(self.metrics, self.uncertainty.metrics)]
+        tables += [(v, self.uncertainty.per_predicate[n]) for n, v in self.per_predicate.items()]
+        if any(
+            math.isnan(interval.low) and not math.isnan(values[name])
+            for values, intervals in tables
+            for name, interval in intervals.items()
+        ):
+            lines.append("-: all resamples agree, which tells nothing of other images.")
+        return lines
 
 
 def entered_text(counted: Mapping[str, int], names: Sequence[str]) -> str:

@@ -14,7 +14,15 @@ from haystack.io.haystack_npy import read_haystack_npy, write_haystack_npy
 from haystack.io.prediction_parquet import write_prediction_parquet
 from haystack.io.psg import read_psg
 from haystack.metrics import RECALLS
-from haystack.scene_graph import RelationScores, SceneGraph, SceneGraphDataset, Segment, as_triplets
+from haystack.scene_graph import (
+    PredictedObjects,
+    RankedTriplets,
+    RelationScores,
+    SceneGraph,
+    SceneGraphDataset,
+    Segment,
+    as_triplets,
+)
 from haystack.vocabulary import Vocabulary
 
 ORACLES = Path(__file__).parents[1] / "data" / "haystack"
@@ -111,6 +119,29 @@ def test_the_table_shows_labelled_predicates_the_means_and_what_is_missing():
     assert ["predicate", "P-AUC", "PDD", "PDO", "R@50", "+", "-"] in lines
     assert ["on", "-", "0.500", "0.000", "0.500", "2", "0"] in lines
     assert not any(line[:1] == ["beside"] for line in lines)
+
+
+def test_the_table_says_why_values_are_missing():
+    data = dataset(graph("1"), graph("2"))
+    both = [scores("1"), scores("2")]
+    objects = PredictedObjects(
+        np.zeros(2, int), boxes=np.array([[0, 0, 2, 2], [2, 2, 4, 4]], float)
+    )
+    lists = [RankedTriplets(i, np.array([[0, 1, 0]]), objects) for i in ("1", "2")]
+    every = [*METRICS, "PQ"]
+    positive = dataset(graph("1", negatives=()), graph("2", negatives=()))
+    judged = dataset(*(graph(i, negatives=((1, 0, 0),)) for i in ("1", "2")))
+
+    assert "P-AUC asks for explicit negatives" in str(evaluate(positive, both, metrics=["P-AUC"]))
+    assert "asks for explicit negatives" not in str(evaluate(judged, both, metrics=["P-AUC"]))
+    ranked = str(evaluate(judged, lists, protocol="sgbench", metrics=["P-AUC", "PDD"]))
+    assert "P-AUC, PDD: no value, since the predictions rank triplets" in ranked
+    assert "fewer than 4 positives" in str(evaluate(data, both, protocol="haystack-v1"))
+    assert "PQ: no value, since no prediction has a segmentation" in str(
+        evaluate(data, both, metrics=every)
+    )
+    assert "no value" not in str(evaluate(judged, both, metrics=METRICS))
+    assert "-: all resamples agree" in str(evaluate(judged, both, replicates=30))
 
 
 def notes(**choices):
