@@ -144,8 +144,9 @@ def _head_of(tensors: Mapping[str, Tensor], path: str | Path | None) -> str:
             return head
     if not any(name.startswith(_HEAD) for name in tensors):
         raise InputError(
-            f"expected a relation model of OpenPSG, got no tensor under {_HEAD}; a detector alone "
-            "can be the trunk of a model in training (trunk_weights)",
+            f"expected a relation model of OpenPSG, got no tensor under {_HEAD}; what "
+            "Haystack trained needs no conversion, and a detector alone can be the trunk of a "
+            "model in training (init_trunk)",
             path=path,
         )
     raise InputError(

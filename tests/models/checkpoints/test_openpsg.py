@@ -158,7 +158,7 @@ def test_another_vocabulary_is_asked_for():
 @pytest.mark.parametrize(
     ("keep", "words"),
     [
-        (lambda name: not name.startswith("relation_head."), "trunk_weights"),
+        (lambda name: not name.startswith("relation_head."), "init_trunk"),
         (
             lambda name: "context_layer" not in name,
             "two-stage models (vctree, motifs, gpsnet, imp)",
