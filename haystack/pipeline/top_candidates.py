@@ -11,6 +11,7 @@ their keys whenever rows are cut, and forgotten once no row names them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,9 @@ _PAIR = (1 << _IMAGE_BITS) - 1
 _LEAST = torch.finfo(torch.float32).min
 _COMPACT_ROWS = 1 << 16
 _COMPACT_IMAGES = 1 << 16
+_LOOSE = 256
+"""Batches that wait apart before they are joined: a tensor or a table of a few rows takes many
+times the bytes of its rows, and hundreds of thousands of batches can wait for one cut."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,15 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.group)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """All rows of at least one part, in order."""
+        return cls(
+            torch.cat([part.group for part in parts]),
+            torch.cat([part.place for part in parts]),
+            torch.cat([part.scores for part in parts], dim=1),
+        )
 
     def take(self, rows: Tensor) -> Rows:
         """The rows of an index or a mask."""
@@ -172,6 +185,7 @@ class TopCandidates:
         self._kept = Rows(none, none, torch.empty((opinions, 0), device=device))
         self._pending: list[Rows] = []
         self._pending_rows = 0
+        self._loose: list[tuple[pa.Table, Rows]] = []
         self._images: list[pa.Table] = []
         self._num_images = 0
         self._kept_images = 0
@@ -220,10 +234,11 @@ class TopCandidates:
         if not len(rows):
             return
         place = rows.place + (self._num_images << _IMAGE_BITS)
-        self._pending.append(Rows(rows.group, place, rows.scores))
+        self._loose.append((images, Rows(rows.group, place, rows.scores)))
         self._pending_rows += len(rows)
-        self._images.append(images)
         self._num_images += len(images)
+        if len(self._loose) >= _LOOSE:
+            self._join_loose()
         if self._pending_rows >= max(_COMPACT_ROWS, len(self._kept)):
             self._compact()
         if self._num_images >= max(_COMPACT_IMAGES, 2 * self._kept_images):
@@ -258,14 +273,10 @@ class TopCandidates:
 
     def _compact(self) -> None:
         """Cut to the best, and raise the floor."""
+        self._join_loose()
         if not self._pending:
             return
-        parts = [self._kept, *self._pending]
-        self._kept = Rows(
-            torch.cat([part.group for part in parts]),
-            torch.cat([part.place for part in parts]),
-            torch.cat([part.scores for part in parts], dim=1),
-        )
+        self._kept = Rows.joined([self._kept, *self._pending])
         self._pending, self._pending_rows = [], 0
         groups = self.floor[0].numel()
         cuts = [_Cut.of(self._kept.group, score, groups, self.top) for score in self._kept.scores]
@@ -277,6 +288,13 @@ class TopCandidates:
             best |= cut.best(rows)
             cut.raise_floor(floor.view(-1))
         self._kept = rows.take(best.nonzero()[:, 0])
+
+    def _join_loose(self) -> None:
+        if self._loose:
+            images, rows = zip(*self._loose, strict=True)
+            self._images.append(pa.concat_tables(images).combine_chunks())
+            self._pending.append(Rows.joined(rows))
+            self._loose = []
 
     def _number_images(self) -> None:
         """Number the images that rows name by their keys, and forget the others."""
