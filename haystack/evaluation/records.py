@@ -23,7 +23,7 @@ from haystack.scene_graph import (
 
 Record = dict[str, Any]
 
-_PAIRS_PER_BATCH = 2**17
+_PAIRS_PER_BATCH = 100_000
 _BYTES_PER_BATCH = 2**28
 _SAMPLED = 1009  # of so many pixels one
 _ROUNDING = 0.01

@@ -78,8 +78,10 @@ def test_equals_the_global_sort_for_any_sharding_and_order(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=5)))
     bounds = [0, *cuts, len(rows)]
     compact_rows = data.draw(st.sampled_from([1, 7, 1 << 16]))
+    loose = data.draw(st.sampled_from([1, 2, 3]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(top_candidates, "_COMPACT_ROWS", compact_rows)
+        patch.setattr(top_candidates, "_LOOSE", loose)
         best = TopCandidates(3, 2, top)
         for start, end in pairwise(bounds):
             best.add(build(shuffled[start:end]))
