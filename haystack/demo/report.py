@@ -49,7 +49,8 @@ _STAND_INS = (
 _COMMANDS = """\
 haystack embed   sa1b --config pipeline/sa1b source.images=/data/sa-1b embed.device=cuda
 haystack cluster sa1b                 # look at sa1b/cluster/sheets, edit clusters.yaml
-haystack segment sa1b segment.annotations=/data/masks/annotation.json
+haystack weights pull maskdino_r50    # masks: or segment.kind=precomputed segment.annotations=FILE
+haystack segment sa1b
 haystack score   sa1b score.model=vctree.safetensors score.statistics=psg.json score.device=cuda
 haystack propose sa1b 'propose.predicates=[eating, climbing]'
 haystack annotate sa1b                # opens the page on 127.0.0.1

@@ -10,6 +10,8 @@ from haystack.cli.configs import find_config
 from haystack.cli.parser import parse
 from haystack.errors import InputError
 from haystack.io import read_psg
+from haystack.pipeline.config import load_config
+from haystack.weights import known
 
 VERBS = (
     *("demo", "doctor", "embed", "cluster", "segment", "score", "propose", "annotate", "export"),
@@ -110,6 +112,9 @@ def test_merge_writes_a_file_and_reports(capsys, tmp_path):
 
 def test_own_configurations_are_found_by_name():
     assert find_config("pipeline/sa1b").name == "sa1b.yaml"
+    segment = load_config(find_config("pipeline/sa1b")).segment
+    assert (segment.kind, segment.device) == ("maskdino", "cuda")
+    assert known(segment.weights).use == "segment.weights"
     with pytest.raises(InputError, match=r"Haystack's own are: .*pipeline/sa1b"):
         find_config("pipeline/none")
 
