@@ -79,6 +79,25 @@ def make_folder(folder: str | Path) -> None:
         raise InputError("nothing can be written to this folder", path=folder)
 
 
+def given_file(path: str | Path, setting: str, otherwise: str = "") -> Path:
+    """The file that a setting names.
+
+    Args:
+        path: as given.
+        setting: its name, for messages.
+        otherwise: what else could be done, for the message where there is nothing of that name.
+
+    Raises:
+        InputError: there is none, or a folder.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{setting} expects a file, got a folder; name the file in it", path=path)
+    if not path.is_file():
+        raise InputError(f"{setting} names a file that does not exist{otherwise}", path=path)
+    return path
+
+
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path to write to; it becomes ``path`` when the block ends without an error.

@@ -72,23 +72,24 @@ def resolve(value: str | Path, setting: str) -> Path:
         setting: its name, for messages.
 
     Raises:
-        InputError: see ``find``; or there is no such file, nor weights of that name.
+        InputError: see ``find``; or there is no such file, nor weights of that name;
+            or it is a folder.
     """
     if str(value) in NAMES:
         return find(str(value))
-    path = Path(value)
-    if path.is_file():
-        return path
+    return files.given_file(value, setting, _instead(Path(value).name, setting))
+
+
+def _instead(file: str, setting: str) -> str:
+    """What could be given in place of a file that does not exist."""
     for weights in CATALOGUE:
-        if weights.file == path.name and weights.url:
-            raise InputError(
-                f"{setting} names a file that does not exist; to download it, run: haystack "
-                f"weights pull {weights.name}, then give {setting}={weights.name}",
-                path=path,
+        if weights.file == file and weights.url:
+            return (
+                f"; to download it, run: haystack weights pull {weights.name}, then give "
+                f"{setting}={weights.name}"
             )
     names = ", ".join(weights.name for weights in CATALOGUE if weights.use == setting)
-    hint = f"; or one of {names}, which haystack weights pull NAME downloads" if names else ""
-    raise InputError(f"{setting} names a file that does not exist{hint}", path=path)
+    return f"; or one of {names}, which haystack weights pull NAME downloads" if names else ""
 
 
 def verify(weights: Weights, path: Path) -> None:

@@ -362,7 +362,7 @@ class Misbehaving(FakeRelationModel):
         ("columns", r"logits of shape \[6, 4\], it gave \[6, 3\]"),
         ("nan", "image a: the relation model gave logits that are NaN or infinite"),
         ("infinite", "NaN or infinite"),
-        ("no answer", "answered for 0 images of 1"),
+        ("no answer", "one RelationLogits a scene; given 1, it returned a list of 0"),
     ],
 )
 def test_bad_answers_of_a_model_are_named(kind: str, message: str) -> None:

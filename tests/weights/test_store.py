@@ -73,6 +73,8 @@ def test_settings_take_names_and_files(place: Path, tmp_path: Path) -> None:
     missing = tmp_path / "dinov2_vitb14_pretrain.pth"
     with pytest.raises(InputError, match=r"run: haystack weights pull dinov2_vitb14, then"):
         resolve(missing, "embed.weights")
+    with pytest.raises(InputError, match=r"embed\.weights expects a file, got a folder"):
+        resolve(tmp_path, "embed.weights")
 
 
 def test_torch_hubs_cache_is_looked_at_and_remembered(place: Path, tmp_path: Path) -> None:

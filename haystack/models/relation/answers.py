@@ -26,10 +26,11 @@ def ask(model: RelationModel, scenes: Sequence[SceneInput]) -> list[RelationLogi
     with failures_named(model, "predict"):
         answers = model.predict(scenes)
     if not isinstance(answers, (list, tuple)) or len(answers) != len(scenes):
-        found = len(answers) if isinstance(answers, (list, tuple)) else type(answers).__name__
+        listed = isinstance(answers, (list, tuple))
+        found = f"a list of {len(answers)}" if listed else f"an object of {type(answers).__name__}"
         raise InputError(
-            f"the relation model answered for {found} images of {len(scenes)}; predict(scenes) "
-            "must return a list of one RelationLogits a scene",
+            "predict(scenes) must return a list of one RelationLogits a scene; given "
+            f"{len(scenes)}, it returned {'None' if answers is None else found}",
             path=model_name(model),
         )
     checked = []

@@ -169,8 +169,7 @@ def panoptic_classes(metadata: Any, vocabulary: Vocabulary) -> dict[tuple[bool, 
 def _configuration(config: SegmentConfig) -> Any:
     if not config.config:
         raise InputError("segment.kind=detectron2 needs segment.config=FILE, detectron2's own")
-    if not Path(config.config).is_file():
-        raise InputError("segment.config names a file that does not exist", path=config.config)
+    files.given_file(config.config, "segment.config")
     try:
         from detectron2.config import get_cfg
     except ImportError as error:

@@ -90,10 +90,8 @@ class YOLOSegmenter(ModelSegmenter):
 
 def _weights(config: SegmentConfig) -> Path:
     if config.weights:
-        path = Path(config.weights)
-        if not path.is_file():
-            raise InputError("segment.weights names a file that does not exist", path=path)
-        return path
+        # Not weights.resolve: none of the names that it knows is a YOLO's.
+        return files.given_file(config.weights, "segment.weights")
     name = config.model or PACKAGED[0]
     if name not in PACKAGED:
         raise InputError(

@@ -211,7 +211,10 @@ def test_convert_refuses_before_it_writes(tmp_path, capsys):
     checkpoint = tmp_path / "epoch_12.pth"
     write_checkpoint(checkpoint)
     assert main(["convert", str(checkpoint), "--out", str(tmp_path / "model.bin")]) == 2
-    assert "ends in .safetensors" in capsys.readouterr().err
+    assert main(["convert", str(tmp_path), "--out", str(tmp_path / "model.safetensors")]) == 2
+    said = capsys.readouterr().err
+    assert "ends in .safetensors" in said
+    assert "CHECKPOINT expects a file, got a folder" in said
     vocabulary = tmp_path / "names.yaml"
     vocabulary.write_text("thing_classes: [a]\nstuff_classes: [b]\npredicate_classes: [on, off]\n")
     arguments = [str(checkpoint), "--out", str(tmp_path / "model.safetensors")]

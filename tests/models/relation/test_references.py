@@ -232,8 +232,9 @@ def test_good_answers_pass():
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        ([], "answered for 0 images of 1"),
-        (None, "answered for NoneType images"),
+        ([], "one RelationLogits a scene; given 1, it returned a list of 0"),
+        (None, "one RelationLogits a scene; given 1, it returned None$"),
+        ({}, "given 1, it returned an object of dict$"),
         ([3], "image a: the relation model must answer with RelationLogits, it gave int"),
         ([answer(image_id="b")], "image a: the relation model answered for 'b'"),
         ([answer(pairs=((0, 1), (0, 1)))], "each of the 2 ordered pairs of 2 segments once"),

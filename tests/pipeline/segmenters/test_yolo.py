@@ -72,11 +72,13 @@ def test_the_fingerprint_follows_model_and_thresholds(packaged):
     assert of(model="yolov7-seg")["weights"] != plain["weights"]
 
 
-def test_what_cannot_be(packaged):
+def test_what_cannot_be(packaged, tmp_path):
     with pytest.raises(InputError, match=r"expects one of yolov5s-seg, yolov7-seg, got 'yolo9'"):
         open_segmenter(replace(CONFIG, model="yolo9"), PSG)
     with pytest.raises(InputError, match=r"segment\.weights names a file that does not exist"):
         open_segmenter(replace(CONFIG, weights="nowhere.pt"), PSG)
+    with pytest.raises(InputError, match=r"segment\.weights expects a file, got a folder"):
+        open_segmenter(replace(CONFIG, weights=str(tmp_path)), PSG)
     fewer = replace(PSG, thing_classes=PSG.thing_classes[1:])
     with pytest.raises(InputError, match="classes 'person' are not among"):
         open_segmenter(CONFIG, fewer)
