@@ -133,7 +133,7 @@ answers = st.lists(
 
 
 @given(answers, st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_labels_never_contradict_themselves(found, random):
     labels = resolve(found)
     for image in labels.images.values():

@@ -501,7 +501,6 @@ TestQueueAndEvents = QueueAndEvents.TestCase
 TestQueueAndEvents.settings = settings(
     max_examples=15,
     stateful_step_count=15,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 

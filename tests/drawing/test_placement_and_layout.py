@@ -42,7 +42,7 @@ def test_shared_area_by_hand():
         st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(30, 150)), min_size=1, max_size=14
     )
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_labels_do_not_overlap_and_stay_inside(wanted):
     anchors = [(100 + 800 * x, 50 + 600 * y) for x, y, _ in wanted]
     sizes = [(width, 26.0) for _, _, width in wanted]
@@ -84,7 +84,7 @@ graphs = st.integers(1, 14).flatmap(
 
 
 @given(graphs)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_nodes_are_apart_and_inside(graph):
     count, pairs = graph
     generator = np.random.default_rng(count)

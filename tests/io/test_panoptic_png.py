@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
@@ -53,7 +53,6 @@ def test_geometry_equals_the_records_of_real_images():
         assert np.array_equal(geometry.boxes[order], graph.boxes)
 
 
-@settings(deadline=None)
 @given(
     arrays(
         np.int32,

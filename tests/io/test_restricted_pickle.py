@@ -451,9 +451,7 @@ FUZZED = [
 ] + [pickle.dumps([torch.arange(3), {"a": {1, 2}}, np.float32(2)], protocol=2)]
 
 
-@settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.sampled_from(FUZZED),
     edits=st.lists(
@@ -468,7 +466,7 @@ def test_mutated_pickles_are_read_or_refused(tmp_path, content, edits):
     assert "\n" not in outcome(tmp_path / "p.pkl", bytes(data))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     parts=st.lists(
         st.sampled_from([bytes([code]) for code in pickle_opcodes.OPCODES])

@@ -52,7 +52,7 @@ def inflate(request, monkeypatch):
         monkeypatch.setattr(tiff_masks, "zlib", zlib)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     shape=st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 5)),

@@ -157,7 +157,7 @@ def test_draws_depend_on_the_images_alone_not_on_their_order(brute):
     assert not torch.equal(differently["R@3"], again["R@3"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**31), samples=st.integers(0, 30), decimals=st.sampled_from([0, 1, 6]))
 def test_weighted_auroc_equals_that_of_repeated_samples(seed, samples, decimals):
     rng = np.random.default_rng(seed)

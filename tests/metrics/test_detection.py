@@ -173,7 +173,7 @@ def compute(images, protocol, num_predicates, batch=100, **options):
     return metric.compute()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_predicates=st.integers(1, 4),
@@ -191,7 +191,7 @@ def test_equal_to_the_definitions(seed, num_predicates, protocol, decimals):
         np.testing.assert_allclose(found[name].item(), value, atol=1e-9, err_msg=name)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_many_to_many_equal_to_the_definition(seed):
     generator = np.random.default_rng(seed)
@@ -203,7 +203,7 @@ def test_many_to_many_equal_to_the_definition(seed):
         np.testing.assert_allclose(found[name].item(), expected[name], atol=1e-9, err_msg=name)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 4))
 def test_bit_equal_however_images_are_ordered_and_batched(seed, batch):
     generator = np.random.default_rng(seed)
@@ -214,7 +214,7 @@ def test_bit_equal_however_images_are_ordered_and_batched(seed, batch):
         torch.testing.assert_close(whole[name], turned[name], rtol=0, atol=0, equal_nan=True)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), protocol=st.sampled_from(["sgbench", "paper", "openpsg"]))
 def test_ranked_triplets_give_what_their_scores_give(seed, protocol):
     generator = np.random.default_rng(seed)
@@ -369,7 +369,7 @@ def test_ranked_triplets_need_the_models_objects():
         SceneGraphMetrics(2).update([{"triplets": torch.tensor([[0, 1, 0]])}], [target])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_an_accelerator_lists_all_links_and_finds_the_same_hits(seed):
     generator = np.random.default_rng(seed)

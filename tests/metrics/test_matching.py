@@ -84,7 +84,7 @@ def random_id_maps(generator, sizes):
     return maps, ids
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=SEEDS, images=st.integers(0, 4))
 def test_pairs_are_every_pair_inside_an_image(seed, images):
     generator = np.random.default_rng(seed)
@@ -110,7 +110,7 @@ def test_runs_end_where_either_map_changes_and_go_on_over_the_end_of_a_row():
     assert [len(x) for x in (*values, lengths)] == [0, 0, 0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS, pixels=st.integers(1, 40), block=st.integers(1, 12), maps=st.integers(1, 3))
 def test_runs_of_blocks_put_together_are_the_maps(seed, pixels, block, maps):
     generator = np.random.default_rng(seed)
@@ -127,7 +127,7 @@ def test_runs_of_blocks_put_together_are_the_maps(seed, pixels, block, maps):
         assert len(lengths) == changes + 1  # no run is cut without need
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS, images=st.integers(0, 4), dtype=st.sampled_from([torch.int32, torch.int64]))
 def test_id_maps_by_runs_and_by_pixels_equal_dense_masks(seed, images, dtype):
     generator = np.random.default_rng(seed)
@@ -173,7 +173,7 @@ def test_id_maps_may_be_stacked_transposed_and_of_unlike_types():
     check_overlaps(id_map_overlaps(*turned, ids, ids), *([x.mT for x in side] for side in dense))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS, images=st.integers(0, 3), filled=st.sampled_from([0.0, 0.3, 0.8]))
 def test_overlapping_masks_by_runs_and_by_tiles_equal_dense_masks(seed, images, filled):
     generator = np.random.default_rng(seed)
@@ -211,7 +211,7 @@ def rle(mask, form):
     return {**encoded, "counts": encoded["counts"].decode()} if form == "text" else encoded
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=SEEDS, images=st.integers(0, 3), form=st.sampled_from(["bytes", "text", "list"]))
 def test_run_length_encoded_masks_equal_dense_masks(seed, images, form):
     generator = np.random.default_rng(seed)
@@ -271,7 +271,7 @@ def random_boxes(generator, count):
     return np.sort(corners, axis=1).reshape(count, 4).astype(np.float32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS, images=st.integers(0, 4), plus_one=st.booleans())
 def test_boxes_equal_the_loop_over_pairs(seed, images, plus_one):
     generator = np.random.default_rng(seed)
@@ -349,7 +349,7 @@ def literal_matches(iou, truth_labels, predicted_labels, rule, threshold, inclus
     return set(kept.items())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=SEEDS,
     images=st.integers(0, 4),

@@ -88,7 +88,7 @@ def accelerator():
     return run
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_images=st.integers(1, 4),
@@ -114,7 +114,7 @@ def test_ranks_equal_the_sorted_candidates(
     assert column.tolist() == expected["column"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     decimals=st.sampled_from([0, 1, None]),

@@ -99,7 +99,7 @@ def batch(images):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=SEEDS, images=st.integers(0, 4), crowd=st.booleans())
 def test_equal_to_cocos_definition(seed, images, crowd):
     generator = np.random.default_rng(seed)
@@ -133,7 +133,7 @@ def as_colours(side):
     return torch.from_numpy(np.stack([labels, side["id_map"]], axis=-1))[None]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS, images=st.integers(1, 4))
 def test_equal_to_torchmetrics_where_it_has_the_same_definition(seed, images):
     """No crowd, nothing void in the predictions, one segment of a stuff class in an image."""
@@ -347,7 +347,7 @@ def scene_metrics(**options):
     return SceneGraphMetrics(2, per_predicate=True, **options)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=SEEDS)
 def test_scene_graph_metrics_give_the_same_bits(seed):
     """Also for images whose objects are the annotated ones, and for those without prediction."""

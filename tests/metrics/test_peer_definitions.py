@@ -153,7 +153,7 @@ def predicate_ranks(truth, listed, num_predicates):
     return means
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     seed=SEEDS,
     num_predicates=st.integers(1, 3),
@@ -210,7 +210,7 @@ def openpsg_masks(images, num_predicates):
     return values
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seed=SEEDS, num_predicates=st.integers(1, 3), detected=st.booleans())
 def test_openpsg_with_masks_as_its_code_defines_it(seed, num_predicates, detected):
     generator = np.random.default_rng(seed)
@@ -255,7 +255,7 @@ def phrases(images, num_predicates):
     return values
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS, num_predicates=st.integers(1, 3))
 def test_phrase_detection_with_masks_as_openpsgs_code_defines_it(seed, num_predicates):
     generator = np.random.default_rng(seed)

@@ -138,7 +138,7 @@ def compute(images, protocol, num_predicates, batch):
     return {name: value.item() for name, value in metric.compute().items()}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=SEEDS, num_predicates=st.integers(1, 3), kind=st.sampled_from(["boxes", "masks"]))
 def test_equal_to_the_definition(seed, num_predicates, kind):
     generator = np.random.default_rng(seed)
@@ -151,7 +151,7 @@ def test_equal_to_the_definition(seed, num_predicates, kind):
     assert not found["R@inf"] < found["R@10"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=SEEDS, protocol=st.sampled_from(["openpsg-phrdet", "openpsg-pan_seg-phrdet"]))
 def test_an_accelerators_way_gives_the_same(seed, protocol):
     """There all combinations are listed, since their number could not be known without a wait."""

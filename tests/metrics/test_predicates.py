@@ -37,7 +37,7 @@ def compute(scores, labels):
     return {name: function(*tensors).numpy() for name, function in FUNCTIONS.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     pairs=st.integers(0, 12),

@@ -76,7 +76,7 @@ def test_hits_of_several_orders_and_of_counted_triplets():
     assert sizes.tolist() == [[2, 1], [1, 1]]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12))
 def test_predicate_groups_are_the_distinct_pairs(cells):
     images, predicates = torch.tensor(cells, dtype=torch.int64).reshape(-1, 2).unbind(1)
@@ -109,7 +109,7 @@ def test_predicate_ranks_are_averaged_per_image_and_predicate_first():
     assert (total / 2**30 / count).item() == (2 + 3) / 2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), predicates=st.integers(1, 5))
 def test_classes_equal_the_definitions(brute, seed, predicates):
     images = brute.random_images(seed, 5, predicates)

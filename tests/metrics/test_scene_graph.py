@@ -78,7 +78,7 @@ def image(**changes):
     return {**record, **changes}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_images=st.integers(1, 5),
@@ -102,7 +102,7 @@ def test_equal_to_the_definitions(brute, seed, num_images, predicates, decimals)
         assert found[f"support/predicates/{name}"].item() == (~np.isnan(vector)).sum()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 6))
 def test_bit_equal_however_images_are_ordered_and_batched(brute, seed, batch):
     images = brute.random_images(seed, 7, 4)

@@ -104,7 +104,7 @@ def test_the_bound_is_reached_by_the_worst_order_inside_a_bin():
     assert error[0] == 0.5
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     values=st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=30),
     bits=st.integers(1, 32),

@@ -34,7 +34,7 @@ def posterior(rows, position, number, num_predicates):
     return [share / total if total else 1 / num_predicates for share in shares]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), size=st.integers(0, 15))
 def test_equal_to_the_definition(seed, size):
     generator = np.random.default_rng(seed)

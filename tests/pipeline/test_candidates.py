@@ -69,7 +69,7 @@ def globally_sorted(rows: list[Row], top: int) -> list[Row]:
     return [(*row[:5], float(np.float32(row[5]))) for row in best]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(rows=rows_strategy, top=st.integers(1, 5), data=st.data())
 def test_equals_the_global_sort_for_any_sharding_and_order(
     rows: list[Row], top: int, data: st.DataObject
@@ -88,7 +88,7 @@ def test_equals_the_global_sort_for_any_sharding_and_order(
         assert listed(best.result()) == globally_sorted(rows, top)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=rows_strategy, top=st.integers(1, 4), cut=st.integers(0, 60))
 def test_tops_of_shards_merge_to_the_top_of_all(rows: list[Row], top: int, cut: int) -> None:
     def best_of(*parts: Candidates) -> Candidates:
@@ -154,7 +154,7 @@ def test_nothing_in_nothing_out() -> None:
     assert best.full_groups() == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rows=rows_strategy, top=st.integers(1, 5), data=st.data())
 def test_of_two_opinions_both_lists_are_kept_for_any_sharding_and_order(
     rows: list[Row], top: int, data: st.DataObject

@@ -27,7 +27,7 @@ def stored(
     return paths, features
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=6),
     size=st.integers(1, 12),

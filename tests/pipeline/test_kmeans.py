@@ -61,7 +61,7 @@ def test_faiss_trains_on_all_that_it_is_given() -> None:
     assert not np.array_equal(found.centroids, capped.centroids)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 1000), chunk=st.integers(1, 400), k=st.integers(1, 12))
 def test_chunks_do_not_matter(seed: int, chunk: int, k: int) -> None:
     points = points_of(seed, count=300, dimension=5)

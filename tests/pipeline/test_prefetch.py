@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from haystack.pipeline.prefetch import prefetch
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 30), st.integers(0, 4), st.integers(1, 9), st.randoms(use_true_random=False))
 def test_results_come_in_order(count: int, threads: int, ahead: int, random: object) -> None:
     delays = [random.random() / 1000 for _ in range(count)]  # type: ignore[attr-defined]

@@ -89,7 +89,7 @@ def test_predicates_without_candidates_have_an_empty_queue() -> None:
     assert ask(Candidates.empty(), predicates=[0], limit=5, seed=0) == []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data(), seed=st.integers(0, 5))
 def test_answered_and_faulty_are_never_proposed(data: st.DataObject, seed: int) -> None:
     rows = candidates(3, clusters=2)

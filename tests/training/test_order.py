@@ -48,7 +48,7 @@ def test_a_batch_is_no_larger_than_the_data():
     assert len(order(sizes=(2,), batch_size=8).batch(1)) == 2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 9), st.integers(1, 9), st.fractions(Fraction(1, 20), Fraction(19, 20)))
 def test_groups_are_mixed_in_their_shares_to_one_image(first, second, share):
     made = order((first, second), (1 - share, share), batch_size=min(5, first + second))

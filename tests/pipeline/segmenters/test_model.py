@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -138,7 +138,6 @@ ENTRIES = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(ENTRIES, st.randoms(use_true_random=False))
 def test_the_record_is_a_panoptic_map_whatever_the_models_ids(entries, random):
     ids = [entry[0] for entry in entries] + [70_000]
