@@ -58,17 +58,7 @@ def fields(records: Sequence[Record], key: str) -> list[Tensor]:
     # isinstance asks the metaclass of Tensor, which takes longer than all the rest of a field.
     if {*map(type, parts)} == {Tensor}:
         return parts
-    number = 0
-    try:
-        for number, part in enumerate(parts):
-            parts[number] = as_tensor(part)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(
-            f"expected a tensor or an array of numbers under {key!r}, got "
-            f"{type(parts[number]).__name__}",
-            record=record_name(number, records),
-        ) from None
-    return parts
+    return [as_tensor(part, key, record_name(i, records)) for i, part in enumerate(parts)]
 
 
 def class_fields(records: Sequence[Record]) -> list[Tensor]:
@@ -89,9 +79,46 @@ def keys_of(records: Sequence[Record | None]) -> set[str]:
     return set().union(*{tuple(record) for record in records if record is not None})
 
 
-def as_tensor(value: Any) -> Tensor:
-    """A tensor, over the same memory where possible."""
-    return value if type(value) is Tensor else torch.as_tensor(value)
+def as_tensor(value: Any, key: str, record: str) -> Tensor:
+    """A tensor, over the same memory where possible.
+
+    Args:
+        value: what a record has under a key.
+        key: for the message.
+        record: as ``record_name`` calls it, for the message.
+
+    Raises:
+        InputError: it holds no numbers.
+    """
+    if type(value) is Tensor:
+        return value
+    found = type(value).__name__
+    if isinstance(value, np.ndarray):
+        found = f"an array of {value.dtype}"
+        if min(value.strides, default=0) < 0 or not value.dtype.isnative:
+            # Mirrored, or of the other byte order: PyTorch takes no such memory.
+            value = value.astype(value.dtype.newbyteorder("="), order="C")
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"expected a tensor or an array of numbers under {key!r}, got {found}", record=record
+        ) from None
+
+
+def as_map(value: Any, record: str) -> Tensor:
+    """An ``id_map`` as ``as_tensor`` gives it.
+
+    Raises:
+        InputError: it holds no numbers, or is no picture [H, W] of them.
+    """
+    found = as_tensor(value, "id_map", record)
+    if found.ndim != 2:
+        raise InputError(
+            f"expected an id_map int [H, W], got {list(found.shape)} of {found.dtype}",
+            record=record,
+        )
+    return found
 
 
 def shape_error(expected: str, value: Tensor, number: int, records: Sequence[Record]) -> InputError:

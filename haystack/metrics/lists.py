@@ -99,7 +99,7 @@ def flatten_lists(
 
 
 def _rows(value: Any, number: int, preds: Sequence[Record | None]) -> Tensor:
-    rows = as_tensor(value)
+    rows = as_tensor(value, "triplets", record_name(number, preds))
     if rows.numel() == 0:
         rows = rows.reshape(0, 3).to(torch.int64)
     if rows.ndim != 2 or rows.shape[1] != 3 or rows.is_floating_point():

@@ -12,6 +12,7 @@ from torch import Tensor
 from haystack.errors import InputError
 from haystack.metrics.batch import (
     Record,
+    as_map,
     as_tensor,
     class_fields,
     expand,
@@ -304,7 +305,7 @@ class _Regions:
         if all(image.sides[side].get("id_map") is not None for image in images for side in sides):
             maps, ids = [], []
             for side in sides:
-                maps.append([self._to(image.sides[side]["id_map"]) for image in images])
+                maps.append([self._to(image.id_map(side)) for image in images])
                 ids.append([image.segment_ids(side) for image in images])
             return id_map_overlaps(*maps, *ids).iou()
         if all(_is_rle(image.sides[side].get("masks")) for image in images for side in sides):
@@ -317,11 +318,12 @@ class _Regions:
         """Masks bool [N, H, W]."""
         record, size = image.sides[side], image.sizes[side]
         if record.get("masks") is None:
-            ids = self._to(image.segment_ids(side))
-            return self._to(record["id_map"]) == ids[:, None, None]
+            ids, pixels = self._to(image.segment_ids(side)), self._to(image.id_map(side))
+            # PyTorch compares no unsigned integers of several bytes with others.
+            return pixels.to(torch.int64) == ids.to(torch.int64)[:, None, None]
         if _is_rle(record["masks"]):
             return self._to(decode_rle(record["masks"], image.name))
-        masks = self._to(record["masks"])
+        masks = self._to(as_tensor(record["masks"], "masks", image.name))
         if masks.ndim != 3 or len(masks) != size:
             raise image.error(f"masks [{size}, height, width]", masks)
         return masks if masks.dtype == torch.bool else masks != 0
@@ -332,8 +334,8 @@ class _Regions:
         truths, predictions = ([image.sizes[side] for image in images] for side in (0, 1))
         return object_pairs(truths, predictions, self.device)
 
-    def _to(self, value: Any) -> Tensor:
-        return move(as_tensor(value), self.device)
+    def _to(self, value: Tensor) -> Tensor:
+        return move(value, self.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,7 +365,7 @@ class _Image:
         )
 
     def boxes(self, side: int) -> Tensor:
-        boxes, size = as_tensor(self.sides[side]["boxes"]), self.sizes[side]
+        boxes, size = as_tensor(self.sides[side]["boxes"], "boxes", self.name), self.sizes[side]
         if boxes.shape != (size, 4):
             raise self.error(f"boxes [{size}, 4]", boxes)
         return boxes
@@ -371,10 +373,14 @@ class _Image:
     def segment_ids(self, side: int) -> Tensor:
         """What the pixels of each object hold."""
         ids, size = self.sides[side].get("segment_ids"), self.sizes[side]
-        ids = torch.arange(size) if ids is None else as_tensor(ids)
+        ids = torch.arange(size) if ids is None else as_tensor(ids, "segment_ids", self.name)
         if ids.shape != (size,):
             raise self.error(f"segment_ids [{size}], one for each object", ids)
         return ids
+
+    def id_map(self, side: int) -> Tensor:
+        """Which object each pixel belongs to, [H, W]."""
+        return as_map(self.sides[side]["id_map"], self.name)
 
     def error(self, expected: str, value: Tensor) -> InputError:
         return InputError(

@@ -12,6 +12,7 @@ from haystack.errors import InputError
 from haystack.metrics.base import HaystackMetric, check_average, mean_of_defined
 from haystack.metrics.batch import (
     Record,
+    as_map,
     as_tensor,
     expand,
     fields,
@@ -263,27 +264,32 @@ class _Segmentations(NamedTuple):
 
 def _segmentations(records: Sequence[Record], side: str, device: torch.device) -> _Segmentations:
     labels = fields(records, "labels")
-    ids = []
+    maps, ids = [], []
     for number, (record, own) in enumerate(zip(records, labels, strict=True)):
+        name = record_name(number, records)
         if record.get("id_map") is None:
             raise InputError(
                 "PQ, SQ and RQ compare segmentations, in which a pixel belongs to one segment at "
                 f"most; the {side} have no id_map here (in files: no masks, or masks that "
                 "overlap); leave these metrics out",
-                record=record_name(number, records),
+                record=name,
             )
+        maps.append(move(as_map(record["id_map"], name), device))
         given = record.get("segment_ids")
-        ids.append(torch.arange(len(own)) if given is None else as_tensor(given))
+        if given is None:
+            given = torch.arange(len(own))
+        ids.append(as_tensor(given, "segment_ids", name))
         if ids[-1].shape != own.shape:
             raise shape_error(f"segment_ids {list(own.shape)}", ids[-1], number, records)
-    maps = [move(as_tensor(record["id_map"]), device) for record in records]
     return _Segmentations(maps, ids, gather(labels, (), torch.int64, device), lengths(labels))
 
 
 def _columns(records: Sequence[Record]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """The maps, the ids and the labels of all images."""
     maps, ids, labels = (fields(records, key) for key in ("id_map", "segment_ids", "labels"))
-    for number, (own_ids, own_labels) in enumerate(zip(ids, labels, strict=True)):
+    for number, (own_map, own_ids, own_labels) in enumerate(zip(maps, ids, labels, strict=True)):
+        if own_map.ndim != 2:
+            raise shape_error("an id_map int [H, W]", own_map, number, records)
         if own_ids.ndim != 1:
             raise shape_error("segment_ids [N]", own_ids, number, records)
         if own_labels.shape != own_ids.shape:
@@ -296,7 +302,10 @@ def _crowds(records: Sequence[Record], labels: Sequence[Tensor]) -> list[Tensor]
     crowds = []
     for number, (record, own_labels) in enumerate(zip(records, labels, strict=True)):
         crowd = record.get("iscrowd")
-        crowds.append(torch.zeros_like(own_labels) if crowd is None else as_tensor(crowd))
+        if crowd is None:
+            crowds.append(torch.zeros_like(own_labels))
+            continue
+        crowds.append(as_tensor(crowd, "iscrowd", record_name(number, records)))
         if crowds[-1].shape != own_labels.shape:
             expected = f"iscrowd {list(own_labels.shape)}"
             raise shape_error(expected, crowds[-1], number, records)

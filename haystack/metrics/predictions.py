@@ -267,8 +267,9 @@ def _optional(
     records: Sequence[Record], key: str, sizes: Sequence[int], expected: str
 ) -> list[Tensor | None]:
     parts = [record.get(key) for record in records]
-    parts = [part if part is None or type(part) is Tensor else as_tensor(part) for part in parts]
     for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+        if part is not None and type(part) is not Tensor:
+            part = parts[number] = as_tensor(part, key, record_name(number, records))
         if part is not None and part.shape != (size,):
             raise shape_error(expected.format(size), part, number, records)
     return parts

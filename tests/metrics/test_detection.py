@@ -285,6 +285,39 @@ def test_regions_may_come_in_any_form(kind):
     assert metric.compute()["R@1"].item() == 1
 
 
+def mirrored(values):
+    """The same array, over memory that runs backwards."""
+    return values[..., ::-1].copy()[..., ::-1]
+
+
+ARRAYS = {
+    "array": lambda values: values,
+    "mirrored": mirrored,
+    "other byte order": lambda values: values.astype(values.dtype.newbyteorder(">")),
+    "unsigned": lambda values: values.astype(np.uint16),
+    "list": lambda values: values.tolist(),
+}
+
+
+@pytest.mark.parametrize("form", ARRAYS)
+@pytest.mark.parametrize("kind", ["id map", "masks", "id map and masks", "boxes"])
+@pytest.mark.parametrize("suffix", ["", "-phrdet"])
+def test_regions_may_be_arrays(kind, form, suffix):
+    protocol = ("openpsg" if kind == "boxes" else "openpsg-pan_seg") + suffix
+    labels = torch.tensor([3, 4])
+    pred = {"labels": labels, "pairs": torch.tensor([[0, 1]]), "scores": torch.tensor([[0.9]])}
+    target = {"labels": labels, "relations": torch.tensor([[0, 1, 0]])}
+    values = []
+    for turn in (lambda tensor: tensor, lambda tensor: ARRAYS[form](tensor.numpy())):
+        truth, mine = ({k: turn(v) for k, v in side.items()} for side in regions(kind))
+        if form == "unsigned":  # which has no -1 for void
+            mine = regions(kind)[1]
+        metric = SceneGraphMetrics(1, ks=(1,), protocol=protocol)
+        metric.update([pred | mine], [target | truth])
+        values.append(metric.compute()["R@1"].item())
+    assert values == [1, 1]
+
+
 def test_labelled_pairs_take_the_scores_of_the_best_overlapping_objects():
     target = {
         "labels": torch.tensor([0, 1]),
@@ -320,6 +353,10 @@ def test_labelled_pairs_take_the_scores_of_the_best_overlapping_objects():
             {"id_map": torch.zeros(2, 2).long(), "segment_ids": torch.tensor([1])},
             r"segment_ids \[2\]",
         ),
+        ({"id_map": torch.tensor(3)}, {"id_map": torch.tensor(3)}, r"an id_map int \[H, W\]"),
+        ({"masks": "ab"}, {"masks": "ab"}, "array of numbers under 'masks', got str"),
+        ({"boxes": np.array([[None] * 4] * 2)}, {}, "under 'boxes', got an array of object"),
+        ({"object_scores": "ab"}, {}, "array of numbers under 'object_scores', got str"),
         ({"triplets": torch.tensor([[0, 2, 0]])}, {}, "names an object or a predicate"),
         ({"triplets": torch.tensor([[0.0, 1.0, 0.0]])}, {}, "integer rows"),
     ],

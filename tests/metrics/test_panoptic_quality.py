@@ -297,6 +297,8 @@ def image_of(**changes):
         ({}, {"segment_ids": torch.tensor([[1]])}, r"image x.*segment_ids \[N\]"),
         ({}, {"id_map": None}, "image x.*key 'id_map'"),
         ({}, {"iscrowd": torch.tensor([0, 0])}, "image x.*iscrowd"),
+        ({"id_map": "ab"}, {}, "array of numbers under 'id_map', got str"),
+        ({"id_map": torch.ones(2)}, {}, r"expected an id_map int \[H, W\], got \[2\]"),
         ({"id_map": torch.ones(2, 3)}, {}, "image x: expected two id maps of one shape"),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from haystack.errors import InputError
-from haystack.metrics.functional.matching.pairs import Overlaps, check_images, object_pairs
+from haystack.metrics.functional.matching.pairs import Overlaps, check_tensors, object_pairs
 from haystack.metrics.functional.matching.runs import runs, runs_pay
 from haystack.metrics.functional.tensors import count_by, on_host
 
@@ -55,13 +55,13 @@ def id_map_overlaps(
         >>> overlaps.iou()
         tensor([0.5000, 0.3333], dtype=torch.float64)
     """
-    check_images("id maps", truth_maps, predicted_maps)
+    check_tensors("id maps", truth_maps, predicted_maps)
     if len(truth_maps) != len(truth_ids):
         raise InputError(
             f"expected segment ids for each id map, got {len(truth_ids)} lists of ids "
             f"for {len(truth_maps)} maps"
         )
-    check_images("segment ids", truth_ids, predicted_ids)
+    check_tensors("segment ids", truth_ids, predicted_ids)
     device = truth_maps[0].device if len(truth_maps) else torch.device("cpu")
     pairs = object_pairs([len(x) for x in truth_ids], [len(x) for x in predicted_ids], device)
     nothing = pairs.truth[:0]

@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from haystack.errors import InputError, MissingDependencyError
-from haystack.metrics.functional.matching.pairs import Overlaps, check_images, object_pairs
+from haystack.metrics.functional.matching.pairs import (
+    Overlaps,
+    check_images,
+    check_tensors,
+    object_pairs,
+)
 from haystack.metrics.functional.matching.runs import runs, runs_pay
 
 _TILE = 2**18
@@ -41,7 +46,7 @@ def mask_overlaps(truth_masks: Sequence[Tensor], predicted_masks: Sequence[Tenso
         >>> mask_overlaps([truth], [predicted]).iou()
         tensor([0.6667, 0.0000], dtype=torch.float64)
     """
-    check_images("masks", truth_masks, predicted_masks)
+    check_tensors("masks", truth_masks, predicted_masks)
     device = truth_masks[0].device if len(truth_masks) else torch.device("cpu")
     pairs = object_pairs([len(x) for x in truth_masks], [len(x) for x in predicted_masks], device)
     nothing = torch.empty(0, dtype=torch.int64, device=device)

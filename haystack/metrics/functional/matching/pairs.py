@@ -98,6 +98,20 @@ def object_pairs(
     return ObjectPairs(*(torch.from_numpy(x).to(device, non_blocking=True) for x in tensors))
 
 
+def check_tensors(
+    what: str, truths: Sequence[Tensor] | Tensor, predictions: Sequence[Tensor] | Tensor
+) -> None:
+    """Raise InputError unless there are as many images on either side, of tensors alone."""
+    check_images(what, truths, predictions)
+    for side in (truths, predictions):
+        for image, value in enumerate(() if isinstance(side, Tensor) else side):
+            if not isinstance(value, Tensor):
+                raise InputError(
+                    f"expected {what} as tensors, got {type(value).__name__}",
+                    record=f"image {image} of the batch",
+                )
+
+
 def check_images(what: str, truths: Sized, predictions: Sized) -> None:
     """Raise InputError unless there are as many images on either side."""
     if len(truths) != len(predictions):
