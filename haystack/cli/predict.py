@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from haystack.models.relation.protocol import RelationModel
     from haystack.pipeline.config import SegmentConfig
     from haystack.pipeline.predict import PredictedImage
+    from haystack.pipeline.scene_graphs import Written
     from haystack.pipeline.segmenters.base import Segmenter
     from haystack.scene_graph import SceneGraphDataset
     from haystack.vocabulary import Vocabulary
@@ -131,14 +132,13 @@ def _predict(args: argparse.Namespace) -> Outcome:
     images = Watched(work.images(quarantined), Progress("predict", "image", work.total))
     written = write_scene_graphs(images, output, work.vocabulary, file_of=work.file_of)
     write_quarantine(args.out, quarantined)
-    return _outcome(
-        args, written.images, quarantined, work.note, without_triplet=written.without_triplet
-    )
+    return _outcome(args, written, quarantined, work.note)
 
 
 def _scores_alone(args: argparse.Namespace, *, annotated: bool) -> Outcome:
     from haystack.io.haystack_npy import write_haystack_npy
     from haystack.io.prediction_parquet import write_prediction_parquet
+    from haystack.pipeline.scene_graphs import Written
 
     quarantined: list[tuple[str, str]] = []
     if annotated and not args.guess_classes:
@@ -163,21 +163,20 @@ def _scores_alone(args: argparse.Namespace, *, annotated: bool) -> Outcome:
         write_haystack_npy(counted, args.out)
     else:
         write_prediction_parquet(counted, args.out, vocabulary.predicate_classes)
-    return _outcome(args, counted.count, quarantined, note)
+    return _outcome(args, Written(counted.count), quarantined, note)
 
 
 def _outcome(
-    args: argparse.Namespace,
-    count: int,
-    quarantined: list[tuple[str, str]],
-    note: str,
-    *,
-    without_triplet: int = 0,
+    args: argparse.Namespace, written: Written, quarantined: list[tuple[str, str]], note: str
 ) -> Outcome:
-    lines = [f"wrote {count} images to {args.out}", *([note] if note else [])]
-    if without_triplet:
+    lines = [f"wrote {written.images} images to {args.out}", *([note] if note else [])]
+    if written.without_pair:
         lines.append(
-            f"in {without_triplet} of them no triplet scores {args.min_score:g} or more; "
+            f"in {written.without_pair} of them there are fewer than two segments to relate"
+        )
+    if written.without_triplet:
+        lines.append(
+            f"in {written.without_triplet} of them no triplet scores {args.min_score:g} or more; "
             "--min-score sets this bound"
         )
     if quarantined:
@@ -188,8 +187,7 @@ def _outcome(
             lines.append(f"  and {len(quarantined) - _SHOWN} more{where}")
     data = {
         "out": args.out,
-        "images": count,
-        "without_triplet": without_triplet,
+        **written._asdict(),
         "quarantined": [{"input": key, "reason": reason} for key, reason in quarantined],
     }
     return Outcome("\n".join(lines), data, QUARANTINED if quarantined else OK)

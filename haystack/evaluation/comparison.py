@@ -125,6 +125,7 @@ class Comparison:
         shown = self._shown()
         for metric in shown:
             lines += ["", *self._judged(metric)]
+        lines += self._unjudged(shown)
         if any(self._is_judged(metric) for metric in shown):
             lines += [
                 "",
@@ -157,15 +158,15 @@ class Comparison:
             return ["No value is defined for both models."]
         names = [str(row[0]) for row in rows]
         counted = {
-            name: sum(not math.isnan(v[name].a + v[name].b) for v in self.per_predicate.values())
+            f"m{name}" if name.startswith("R@") else name: sum(
+                not math.isnan(v[name].a + v[name].b) for v in self.per_predicate.values()
+            )
             for name in self._shown()
         }
-        means = [f"m{name}" if name.startswith("R@") else name for name in counted]
-        entered = entered_text(dict(zip(means, counted.values(), strict=True)), means)
         return [
             *table(["metric", "A", "B", "B - A", "interval", "p", "better"], rows),
             *direction_text(names),
-            *([f"Means are over the predicates that have a value ({entered})."] if entered else []),
+            *entered_text(counted, [name for name in counted if name in names]),
             "p: two-sided, of each line for itself.",
             *([self._few()] if self.images < self.min_images else []),
         ]
@@ -208,10 +209,22 @@ class Comparison:
         elif same:
             lines.append(f"  not told apart: {len(same)} of {judged}")
         if few:
-            lines.append(f"  too few images to say: {', '.join(few)}")
+            lines.append(f"  too few images to say: {len(few)} of {len(self.per_predicate)}")
         if undefined:
             lines.append(f"  undefined for a model: {undefined} of {len(self.per_predicate)}")
         return lines
+
+    def _unjudged(self, metrics: Sequence[str]) -> list[str]:
+        """The predicates with too few images, each once, beside the metrics that it lacks."""
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for predicate, values in self.per_predicate.items():
+            lacking = tuple(name for name in metrics if values[name].verdict == "too few images")
+            if lacking:
+                groups.setdefault(lacking, []).append(predicate)
+        if not groups:
+            return []
+        rows = [f"  under {', '.join(names)}: {', '.join(few)}" for names, few in groups.items()]
+        return ["", "Predicates with too few images to say:", *rows]
 
 
 def _winner(d: Difference) -> str:

@@ -126,9 +126,8 @@ class Report:
         for name in means:
             if name not in counted:  # recalls
                 counted[name] = sum(not math.isnan(v[name.removeprefix("m")]) for v in every)
-        notes.append(
-            f"Means are over the predicates that have a value ({entered_text(counted, means)})."
-        )
+        defined = [name for name in means if not math.isnan(self.metrics[name])]
+        notes += entered_text(counted, defined)
         held = sum(values["positives"] > 0 for values in every)
         absent = {
             "zero": "mR divides by all of them: an absent one counts as 0.",
@@ -231,9 +230,12 @@ class Report:
         return lines
 
 
-def entered_text(counted: Mapping[str, int], names: Sequence[str]) -> str:
-    """How many predicates entered the mean of each metric, as far as it is known."""
-    return ", ".join(f"{name} {counted[name]}" for name in names if name in counted)
+def entered_text(counted: Mapping[str, int], defined: Sequence[str]) -> list[str]:
+    """A line that says how many predicates entered the mean of each metric; none without one."""
+    if not defined:
+        return []
+    entered = ", ".join(f"{name} {counted[name]}" for name in defined)
+    return [f"Means are over the predicates that have a value ({entered})."]
 
 
 def direction_text(names: Sequence[str]) -> list[str]:

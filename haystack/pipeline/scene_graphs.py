@@ -60,10 +60,17 @@ class GraphOutput:
 
 
 class Written(NamedTuple):
-    """How many images a folder has, and how many of them show no triplet at all."""
+    """How many images a folder has, and how many of them show no triplet at all, by the reason.
+
+    Args:
+        images: all of them.
+        without_pair: those with fewer than two segments.
+        without_triplet: those with pairs, none of which reaches ``min_score``.
+    """
 
     images: int
-    without_triplet: int
+    without_pair: int = 0
+    without_triplet: int = 0
 
 
 def write_scene_graphs(
@@ -80,18 +87,19 @@ def write_scene_graphs(
         output: where and what.
         vocabulary: names of classes and predicates.
         file_of: an image's key -> its ``file_name`` in ``scene_graphs.json``.
-
     """
     names = _Names()
-    bare = 0
+    without_pair = without_triplet = 0
     writer = PsgWriter(output.folder / SCENE_GRAPHS, vocabulary)
 
     def written() -> Iterator[RelationScores]:
-        nonlocal bare
+        nonlocal without_pair, without_triplet
         for image in images:
             name = names.of(image.image_key)
             triplets, scores = best_triplets(image.scores, output.top, min_score=output.min_score)
-            bare += not len(triplets)
+            paired = len(image.scores.pairs) > 0
+            without_pair += not paired
+            without_triplet += paired and not len(triplets)
             masks = None
             if image.segmentation.id_map is not None:
                 masks = f"panoptic/{name}.png"
@@ -125,7 +133,7 @@ def write_scene_graphs(
             vocabulary.predicate_classes,
             images_per_group=8,
         )
-    return Written(count, bare)
+    return Written(count, without_pair, without_triplet)
 
 
 def write_quarantine(folder: Path, quarantined: Iterable[tuple[str, str]]) -> None:

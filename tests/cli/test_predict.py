@@ -18,7 +18,7 @@ import haystack
 from haystack.cli import main, progress
 from haystack.io import read_psg, write_psg
 from haystack.io.merge import relocated
-from haystack.io.panoptic_png import read_panoptic_png
+from haystack.io.panoptic_png import read_panoptic_png, write_panoptic_png
 from haystack.io.prediction_parquet import read_prediction_parquet
 from haystack.pipeline import scene_graphs
 from haystack.pipeline.scene_graphs import _Names, display_name
@@ -58,7 +58,13 @@ def test_a_folder_of_pictures(capsys, tmp_path, photographs, counted):
         *("--out", out, "--top", 4),
     )
     assert code == 0
-    assert data == {"out": str(out), "images": 3, "without_triplet": 0, "quarantined": []}
+    assert data == {
+        "out": str(out),
+        "images": 3,
+        "without_pair": 0,
+        "without_triplet": 0,
+        "quarantined": [],
+    }
     assert "wrote 3 images" in text
     graphs = read_psg(out / "scene_graphs.json")
     assert len(graphs) == 3
@@ -117,6 +123,33 @@ def test_where_nothing_is_certain_nothing_is_drawn_and_that_is_said(
     assert data["without_triplet"] == 0
     assert "no triplet" not in text
     assert any(shown == 10 for shown, _ in captions)
+
+
+def test_a_lone_segment_is_counted_apart_from_low_scores(capsys, tmp_path, photographs, counted):
+    """No bound on scores helps a picture that has nothing to relate."""
+    segments = tmp_path / "segments"
+    segments.mkdir()
+    for number, graph in enumerate(CHOSEN):
+        name = Path(graph.file_name).stem
+        id_map = read_panoptic_png(MINI.path_of(graph.pan_seg_file_name))
+        kept = graph.segments[:1] if number == 0 else graph.segments
+        id_map[~np.isin(id_map, [segment.id for segment in kept])] = 0
+        write_panoptic_png(segments / f"{name}.png", id_map)
+        listed = [
+            {"id": segment.id, "category": MINI.vocabulary.object_classes[segment.category]}
+            for segment in kept
+        ]
+        (segments / f"{name}.json").write_text(json.dumps(listed))
+    arguments = ("predict", photographs, "--segments", segments, "--model", counted)
+    arguments += ("--out", tmp_path / "out", "--no-pictures")
+    _, data, text = run(capsys, *arguments, "--min-score", "0.99")
+    assert (data["images"], data["without_pair"], data["without_triplet"]) == (3, 1, 2)
+    assert "in 1 of them there are fewer than two segments to relate" in text
+    assert "in 2 of them no triplet scores 0.99 or more; --min-score sets this bound" in text
+    _, data, text = run(capsys, *arguments, "--min-score", "0")
+    assert (data["without_pair"], data["without_triplet"]) == (1, 0)
+    assert "--min-score" not in text
+    assert not (tmp_path / "out" / "pictures").exists()
 
 
 def test_it_says_how_far_it_is(capsys, tmp_path, photographs, counted, monkeypatch):

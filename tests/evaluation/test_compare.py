@@ -224,8 +224,11 @@ def test_the_text_says_who_is_better_at_what(tmp_path):
     assert "by the step-down max-T procedure" in text
     only = str(compare(data, worse, better, replicates=20, metrics=["R"]))
     assert "Lower is better" not in only
+    assert "Means are over" not in only
     assert "  not told apart: 2 of 3" in text
-    assert "  too few images to say: rare" in text
+    assert "  too few images to say: 1 of 4" in text
+    assert "Predicates with too few images to say:\n  under P-AUC, PDD, PDO, R@50: rare\n" in text
+    assert text.count("rare") == 1
     assert (
         "R@50 (higher is better), 3 of 4 predicates judged, those with positive labels in at least"
         in text

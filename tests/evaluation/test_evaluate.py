@@ -154,7 +154,7 @@ def notes(**choices):
 def test_footnotes_speak_of_what_is_shown():
     labels = "+ and -: positive and negative labels. A pair labelled 'no relation' is a negative "
     labels += "for every predicate."
-    assert notes(metrics=["P-AUC", "R"])[1:] == [labels]
+    assert notes(metrics=["P-AUC", "R"]) == [labels]  # P-AUC has no value here
     assert notes(metrics=["PDD"])[1:] == ["Lower is better for PDD.", labels]
     assert notes(metrics=["PDO", "P-AUC"])[1] == "Lower is better for PDO, higher for the others."
     assert notes(metrics=["R"]) == []
@@ -168,9 +168,10 @@ def test_footnotes_speak_of_what_is_shown():
         f"Under this protocol, where 1 of {count} predicates occur, mR divides by all of them: an "
         "absent one counts as 0."
     )
-    assert notes(metrics=["mR"], protocol="sgbench")[1].endswith(
-        "mR is undefined: it asks for all of them."
-    )
+    (undefined,) = notes(metrics=["mR"], protocol="sgbench")[:-1]
+    assert undefined.endswith("mR is undefined: it asks for all of them.")
+    counted = notes(metrics=["PDD", "mR"], protocol="single-mpo")[0]
+    assert counted == "Means are over the predicates that have a value (PDD 1)."
     assert notes(metrics=["P-AUC"], protocol="haystack-v1")[-1] == labels.partition(" A pair")[0]
 
 
