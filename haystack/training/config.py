@@ -86,14 +86,15 @@ class TrainConfig:
             and classes that a detector gives (``detections``), which it corrects. The last two
             need a model with ``classifies_objects``.
         detections: for ``sgdet``: a PSG-style file with the segments that were found in the
-            images, such as the ``scene_graphs.json`` of ``haystack predict``; each image is known
-            by its image id or its file name there.
+            images, such as the ``scene_graphs.json`` of ``haystack predict``, or the folder with
+            it; each image is known by its image id or its file name there.
         match_iou: for ``sgdet``: a detection is the annotated object that it overlaps most, if
             their intersection over union is at least this; else it is background.
         mix: further annotation files (a campaign's ``export/`` among them), of which the images
             that no file lists as test images are mixed in. Vocabularies must agree.
         mix_share: share of the images drawn that come from ``mix``, where there is any; null = by
-            their number.
+            their number. An image that ``annotations`` has as well counts as one of those, with
+            the labels of both.
         init: a model to start from (retraining): its file, or the folder of its run; or null. Its
             architecture replaces ``model``.
         init_trunk: a detector's or a classifier's checkpoint whose trunk fills that of a new model

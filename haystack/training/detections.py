@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,12 @@ from haystack.models.relation.predict import read_scene
 from haystack.scene_graph import SceneGraph, SceneGraphDataset
 from haystack.training.losses import BACKGROUND
 from haystack.training.sources import TrainingImage, TrainingImages
+
+logger = logging.getLogger(__name__)
+
+_LOOKED_AT = 200
+"""Images whose matches are counted before training begins; some seconds."""
+_FEW = 0.5
 
 
 def with_detections(
@@ -93,6 +101,48 @@ def match_detections(image: TrainingImage, min_iou: float) -> Tensor:
     best = table.amax(0)
     first = (table == best).int().argmax(0)
     return first.masked_fill(best < min_iou, BACKGROUND)
+
+
+def matched_objects(matches: Tensor) -> int:
+    """How many annotated objects are some detection, from what ``match_detections`` gives."""
+    return len(matches[matches != BACKGROUND].unique())
+
+
+def check_matches(
+    images: Sequence[TrainingImage], min_iou: float, *, path: str | Path | None = None
+) -> None:
+    """See that detections are the annotated objects; that few are is said in a warning.
+
+    Counted on images spread evenly over all; only where nothing matches are all looked at.
+
+    Args:
+        images: each with its detections.
+        min_iou: see ``match_detections``.
+        path: of the detections, for messages.
+
+    Raises:
+        InputError: no annotated object of any image is matched, or a file is missing or broken.
+    """
+    some = images[:: -(-len(images) // _LOOKED_AT)]
+    matched = sum(matched_objects(match_detections(image, min_iou)) for image in some)
+    objects = sum(len(image.graph.segments) for image in some)
+    if not matched and not any(matched_objects(match_detections(i, min_iou)) for i in images):
+        raise InputError(
+            f"no detection overlaps an annotated object of its image with an intersection over "
+            f"union of match_iou={min_iou:g} or more, in {len(images)} images: there is nothing "
+            "to learn from; check that these are the detections of these images",
+            path=path,
+        )
+    if matched < _FEW * objects:
+        logger.warning(
+            "%s: detections match %d of %d annotated objects (%d images looked at, "
+            "match_iou=%g); relations of the others are not learned",
+            path,
+            matched,
+            objects,
+            len(some),
+            min_iou,
+        )
 
 
 def _record(

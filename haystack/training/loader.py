@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from haystack.training.cache import SceneEncoder, View
-from haystack.training.detections import match_detections
+from haystack.training.detections import match_detections, matched_objects
 from haystack.training.losses import RelationTargets
 from haystack.training.order import Draw
 from haystack.training.sources import TrainingImage
@@ -26,11 +26,13 @@ class Loaded:
         image: as it was listed.
         view: what the encoder makes its features from.
         targets: of the objects that the model sees.
+        matched: how many annotated objects are among these.
     """
 
     image: TrainingImage
     view: View
     targets: RelationTargets
+    matched: int
 
 
 class Loader:
@@ -68,9 +70,10 @@ class Loader:
         image = self.images[draw.image]
         view = self.encoder.read(image, flipped=draw.flipped)
         targets = RelationTargets.from_graph(image.graph, self.num_predicates, image.faulty)
-        if image.detected is not None:
-            targets = targets.of_detections(self._matches(image))
-        return Loaded(image, view, targets)
+        if image.detected is None:
+            return Loaded(image, view, targets, len(image.graph.segments))
+        matches = self._matches(image)
+        return Loaded(image, view, targets.of_detections(matches), matched_objects(matches))
 
     def _matches(self, image: TrainingImage) -> Tensor:
         """Found once: mirroring moves both sides alike."""

@@ -155,9 +155,21 @@ class Loop:
         return {
             "step": self.step,
             **numbers,
+            **self._matched(loaded),
             "gradient_norm": norm,
             "learning_rate": self.optimiser.learning_rate,
         }
+
+    def _matched(self, loaded: list[Loaded]) -> Row:
+        """For SGDet, the share of the batch's annotated objects that are detected."""
+        if self.config.task != "sgdet":
+            return {}
+        counts = [
+            float(sum(item.matched for item in loaded)),
+            float(sum(len(item.image.graph.segments) for item in loaded)),
+        ]
+        matched, objects = self.processes.sum(counts, self.trainee.device)
+        return {"matched": matched / objects}
 
     def _look(self, row: Row, journal: Journal, tracker: Tracker) -> None:
         """Write, validate and save what is due after a step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,6 +18,8 @@ from haystack.io.merge import merge_psg
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Split
 from haystack.training.config import TrainConfig
 from haystack.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,16 @@ def read_annotations(config: TrainConfig) -> list[SceneGraphDataset]:
     return [read_psg(_annotation_file(name)) for name in (config.annotations, *config.mix)]
 
 
+def read_detections(name: str) -> SceneGraphDataset:
+    """The file of ``detections``; a folder stands for the ``scene_graphs.json`` in it.
+
+    Raises:
+        InputError: it is missing or broken.
+    """
+    inside = Path(name) / "scene_graphs.json"
+    return read_psg(inside if inside.is_file() else _annotation_file(name))
+
+
 def collect_images(config: TrainConfig, datasets: Sequence[SceneGraphDataset]) -> TrainingImages:
     """Choose the images, merge those that several files have, and hold some out.
 
@@ -168,6 +181,12 @@ def collect_images(config: TrainConfig, datasets: Sequence[SceneGraphDataset]) -
     _check_counts(len(images), usable, held_out, rest, config)
     base = tuple(image for image in rest if home[image.graph.image_id] == 0)
     mixed = tuple(image for image in rest if home[image.graph.image_id] > 0)
+    if len(datasets) > 1 and not (base and mixed) and config.mix_share is not None:
+        logger.warning(
+            "mix_share=%g has no effect: every image to learn from is one of %s",
+            config.mix_share,
+            "annotations, also those mixed in" if base else "those mixed in",
+        )
     return TrainingImages(
         vocabulary=merged.vocabulary,
         groups=tuple(group for group in (base, mixed) if group),

@@ -15,7 +15,6 @@ import torch
 
 from haystack import files
 from haystack.errors import InputError
-from haystack.io import read_psg
 from haystack.models.checkpoints.trunk import load_trunk
 from haystack.models.relation.features.visual import VisualFeatures
 from haystack.models.relation.files import load_relation_network, load_weights
@@ -25,14 +24,19 @@ from haystack.models.relation.references import model_file
 from haystack.scene_graph import SceneGraphDataset
 from haystack.training.cache import SceneEncoder, build_encoder
 from haystack.training.config import TrainConfig
-from haystack.training.detections import with_detections
+from haystack.training.detections import check_matches, with_detections
 from haystack.training.journal import Journal, Row, check_tracker
 from haystack.training.loop import Loop, Progress
 from haystack.training.optimisation import Optimiser
 from haystack.training.order import Order, number_of_steps
 from haystack.training.parallel import Processes, joined, shared_norms
 from haystack.training.run_folder import RunFolder
-from haystack.training.sources import TrainingImages, collect_images, read_annotations
+from haystack.training.sources import (
+    TrainingImages,
+    collect_images,
+    read_annotations,
+    read_detections,
+)
 from haystack.training.tasks import Task
 from haystack.training.trainee import Trainee
 from haystack.vocabulary import Vocabulary
@@ -102,7 +106,8 @@ def train(
     datasets = [dataset] if isinstance(dataset, SceneGraphDataset) else list(dataset)
     images = collect_images(config, datasets)
     if config.detections is not None:
-        images = with_detections(images, read_psg(config.detections), path=config.detections)
+        found = read_detections(config.detections)
+        images = with_detections(images, found, path=config.detections)
     task = Task(config.task, images.vocabulary.num_objects)
     with joined(config.device) as (processes, device), _reproducible(config, device):
         torch.manual_seed(config.seed)
@@ -113,6 +118,9 @@ def train(
         order = _order(config, images, processes)
         place = None if out is None else Path(out)
         processes.ask_first(lambda: check_tracker(config.track, place))
+        if config.detections is not None:
+            learned, path = images.training, config.detections
+            processes.ask_first(lambda: check_matches(learned, config.match_iou, path=path))
         # Only now is anything written: a run that cannot begin leaves no folder behind.
         folder = None if place is None else RunFolder(place)
         if folder is not None:

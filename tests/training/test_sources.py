@@ -64,6 +64,19 @@ def test_an_image_of_both_has_all_labels_and_belongs_to_the_first():
     assert both.neg_relations.tolist() == [[2, 0, 0]]
 
 
+def test_a_share_without_effect_is_said(caplog):
+    config = TrainConfig(mix=["export"], mix_share=0.3)
+    collect_images(config, [dataset("abc"), dataset("cx")])
+    collect_images(replace(config, mix_share=None), [dataset("abc"), dataset("bc")])
+    collect_images(replace(config, mix=[]), [dataset("abc")])
+    assert not caplog.messages
+    made = collect_images(config, [dataset("abc"), dataset("bc", relations=((1, 0, 1),))])
+    assert made.shares(0.3) == (1,)
+    assert "mix_share=0.3 has no effect: every image to learn from is one of annotations" in (
+        caplog.text
+    )
+
+
 def test_no_file_brings_in_another_ones_test_images():
     psg, export = dataset("abt", test="t"), dataset("tuxa", test="u")
     made = collect_images(TrainConfig(mix=["export"]), [psg, export])

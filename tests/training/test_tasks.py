@@ -134,7 +134,7 @@ def test_sgdet_learns_from_detections(head, config, dataset, detections):
     config = replace(
         config,
         task="sgdet",
-        detections=str(detections.root / "scene_graphs.json"),
+        detections=str(detections.root),  # the folder with scene_graphs.json
         learning_rate=1e-2,
         validation_fraction=0.3,
         select="R@20",
@@ -143,8 +143,50 @@ def test_sgdet_learns_from_detections(head, config, dataset, detections):
     trained = train(config, dataset)
     losses = [row["object"] for row in trained.metrics]
     assert np.mean(losses[-5:]) < 0.5 * losses[0]
+    assert {row["matched"] for row in trained.metrics} == {0.75}
     # One of the five relations of a scene needs the block that was missed.
     assert 0.3 < trained.metrics[-1]["validation/R@100"] <= 0.8 + 1e-6
+
+
+def shifted(graph, dx):
+    """What was found, moved to the right; without masks."""
+    moved = (
+        replace(s, box=(s.box[0] + dx, s.box[1], s.box[2] + dx, s.box[3])) for s in graph.segments
+    )
+    return replace(graph, segments=tuple(moved), pan_seg_file_name=None)
+
+
+@pytest.fixture
+def sgdet_of(config, detections, tmp_path):
+    """A run of SGDet on changed detections."""
+
+    def make(graphs):
+        file = tmp_path / "moved.json"
+        write_psg(replace(detections, graphs=tuple(graphs)), file)
+        return replace(config, task="sgdet", detections=str(file), steps=2)
+
+    return make
+
+
+def test_detections_of_other_places_are_an_error(dataset, detections, sgdet_of, tmp_path):
+    config = sgdet_of(shifted(graph, 1000) for graph in detections.graphs)
+    with pytest.raises(InputError, match=r"moved\.json: no detection overlaps .* in 12 images"):
+        train(config, dataset, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_few_matches_are_counted_in_a_warning(dataset, detections, sgdet_of, caplog, monkeypatch):
+    where_they_are = [shifted(graph, 0) for graph in detections.graphs]
+    graphs = [where_they_are[0], *(shifted(graph, 1000) for graph in detections.graphs[1:])]
+    trained = train(sgdet_of(graphs), dataset)
+    assert "detections match 3 of 48 annotated objects (12 images looked at" in caplog.text
+    assert all(0 <= row["matched"] <= 0.125 for row in trained.metrics)
+    caplog.clear()
+    train(sgdet_of(where_they_are), dataset)
+    assert "annotated objects" not in caplog.text
+    monkeypatch.setattr("haystack.training.detections._LOOKED_AT", 2)
+    train(sgdet_of([shifted(detections.graphs[0], 1000), where_they_are[1], *graphs[2:]]), dataset)
+    assert "detections match 0 of 8 annotated objects (2 images looked at" in caplog.text
 
 
 def test_a_cache_on_disk_keeps_guesses(config, dataset, detections, tmp_path):
