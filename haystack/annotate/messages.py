@@ -57,6 +57,7 @@ class Question(BaseModel):
     overlay_url: str
     rank: int
     round: int
+    origin: str = Field(description="Which models proposed it, ranks and scores; or empty.")
 
 
 class Queue(BaseModel):

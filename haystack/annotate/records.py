@@ -44,6 +44,8 @@ class Proposal:
         round: the round of proposals that it came from.
         segments: stands for the image's list of segments, in which ``subject`` and ``object`` are
             positions; another value means another list. Empty where it is not known.
+        origin: which models proposed it, in words: names, ranks and scores. Empty where it is not
+            known.
 
     Raises:
         InputError: an empty image id, a negative number, a subject that is its own object, or a
@@ -60,6 +62,7 @@ class Proposal:
     rank: int
     round: int = 0
     segments: str = ""
+    origin: str = ""
 
     def __post_init__(self) -> None:
         if not self.image_id or not self.image_key:
@@ -105,7 +108,8 @@ class Answer:
     """One annotator's answer to one proposal.
 
     Args:
-        proposal: what was asked, with the score, rank and round it had when it was answered.
+        proposal: what was asked, with the score, rank, round and origin it had when it was
+            answered.
         verdict: the answer.
         annotator: who answered.
         key: the idempotency key it was saved under.

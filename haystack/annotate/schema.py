@@ -49,6 +49,7 @@ proposals = Table(
     Column("segments", Text),
     Column("is_queued", Boolean),
     Column("is_open", Boolean),
+    Column("origin", Text),
 )
 events = Table(
     "events",
@@ -64,6 +65,7 @@ events = Table(
     Column("score", Float),
     Column("rank", Integer),
     Column("round", Integer),
+    Column("origin", Text),
 )
 segment_faults = Table(
     "segment_faults",
@@ -100,6 +102,22 @@ _SPELLINGS = {
         "double": "DOUBLE PRECISION",
     },
 }
+
+_VIEWS = (
+    """CREATE VIEW current_answers AS
+        SELECT e.* FROM events e
+        WHERE e.verdict <> 'undo'
+        AND NOT EXISTS (SELECT 1 FROM events undo WHERE undo.retracts = e.id)
+        AND NOT EXISTS (
+            SELECT 1 FROM events later
+            WHERE later.proposal_id = e.proposal_id AND later.annotator = e.annotator
+            AND later.id > e.id AND later.verdict <> 'undo'
+            AND NOT EXISTS (SELECT 1 FROM events undo WHERE undo.retracts = later.id)
+        )""",
+    """CREATE VIEW faulty_segments AS
+        SELECT f.* FROM segment_faults f
+        JOIN current_answers answer ON answer.id = f.event_id""",
+)
 
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
@@ -146,19 +164,18 @@ MIGRATIONS: tuple[Migration, ...] = (
                 segment INTEGER NOT NULL
             )""",
             "CREATE INDEX segment_faults_by_segment ON segment_faults (image_id, segment)",
-            """CREATE VIEW current_answers AS
-                SELECT e.* FROM events e
-                WHERE e.verdict <> 'undo'
-                AND NOT EXISTS (SELECT 1 FROM events undo WHERE undo.retracts = e.id)
-                AND NOT EXISTS (
-                    SELECT 1 FROM events later
-                    WHERE later.proposal_id = e.proposal_id AND later.annotator = e.annotator
-                    AND later.id > e.id AND later.verdict <> 'undo'
-                    AND NOT EXISTS (SELECT 1 FROM events undo WHERE undo.retracts = later.id)
-                )""",
-            """CREATE VIEW faulty_segments AS
-                SELECT f.* FROM segment_faults f
-                JOIN current_answers answer ON answer.id = f.event_id""",
+            *_VIEWS,
+        ),
+    ),
+    Migration(
+        2,
+        (
+            "ALTER TABLE proposals ADD COLUMN origin TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE events ADD COLUMN origin TEXT NOT NULL DEFAULT ''",
+            # PostgreSQL's views keep the columns that their tables had when they were made.
+            "DROP VIEW faulty_segments",
+            "DROP VIEW current_answers",
+            *_VIEWS,
         ),
     ),
 )

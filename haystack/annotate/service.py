@@ -185,6 +185,7 @@ class _Desk:
             overlay_url=f"/media/overlay?{overlay}",
             rank=proposal.rank,
             round=proposal.round,
+            origin=proposal.origin,
         )
 
     def queue(self, predicate: int, annotator: str) -> Queue:

@@ -55,6 +55,8 @@ from sqlalchemy.dialects import postgresql, sqlite  # isort: skip
 _KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LONGEST_NAME = 200
 _LOAD_BATCH = 5_000
+_AS_ASKED = ("score", "rank", "round", "origin")
+"""Later queues change these of a proposal; an event keeps what they were."""
 _FAULTS = {"subject_faulty": "subject", "object_faulty": "object"}
 
 
@@ -140,7 +142,7 @@ class AnnotationStore:
                 )
             digest.update(repr(list(content.values())).encode())
         statement = self._insert(proposals)
-        replaced = ("image_key", "score", "cluster", "rank", "round", "segments", "is_queued")
+        replaced = ("image_key", "cluster", "segments", "is_queued", *_AS_ASKED)
         statement = statement.on_conflict_do_update(
             index_elements=["id"], set_={name: statement.excluded[name] for name in replaced}
         )
@@ -396,9 +398,7 @@ class AnnotationStore:
                 **content,
                 key=key,
                 created_at=moment.isoformat(timespec="microseconds").replace("+00:00", "Z"),
-                score=asked.score,
-                rank=asked.rank,
-                round=asked.round,
+                **{name: getattr(asked, name) for name in _AS_ASKED},
             )
             .on_conflict_do_nothing()
             .returning(events.c.id)
@@ -492,7 +492,7 @@ def _proposal(row: Row[Any]) -> Proposal:
 
 
 def _answers_from(source: Table) -> Select[Any]:
-    """Events with their questions; score, rank and round are those of the time of the answer."""
+    """Events with their questions; ``_AS_ASKED`` are those of the time of the answer."""
     asked = [source.c.get(name, proposals.c[name]) for name in _PROPOSAL_FIELDS]
     said = [source.c[name] for name in _ANSWER_FIELDS]
     return select(*asked, source.c.proposal_id, *said).join_from(

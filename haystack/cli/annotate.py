@@ -91,7 +91,7 @@ def _filled_store(
     from haystack.annotate.store import AnnotationStore, utc_now
     from haystack.cli.truth import check_segments
     from haystack.pipeline.gather_job import GatherJob
-    from haystack.pipeline.upstream import ALL, upstream_checksums
+    from haystack.pipeline.upstream import ALL, finished, upstream_checksums
 
     # Outdated scores or segments would show other objects than the queue asks about.
     shards = workspace.source.shards()
@@ -99,6 +99,7 @@ def _filled_store(
     upstream_checksums(workspace, "gather", GatherJob(workspace, shards).shards())
     upstream_checksums(workspace, "propose", [ALL])
     proposals = workspace.proposals()
+    models = [model["name"] for model in finished(workspace, "propose", ALL).notes["models"]]
     if truth is not None:
         known = truth.by_id()
         check_segments(workspace.segments_of(known), known)
@@ -116,6 +117,7 @@ def _filled_store(
                 cluster=p.cluster,
                 rank=p.rank,
                 segments=p.segments,
+                origin=p.origin(models),
             )
             for p in proposals
         ),

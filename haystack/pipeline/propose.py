@@ -53,6 +53,20 @@ class Proposal:
     second_rank: int | None = None
     segments: str = ""
 
+    def origin(self, models: Sequence[str]) -> str:
+        """In words: the cluster, and each model's name with the rank in it and the score it gave.
+
+        Args:
+            models: names of the models that scored, the second opinion last.
+        """
+        ranks = (self.model_rank, self.second_rank)
+        scores = (self.score, self.second_score)
+        said = (
+            f"{name} rank {rank} (score {score:.3g})"
+            for name, rank, score in zip(models, ranks, scores, strict=False)
+        )
+        return f"cluster {self.cluster}: {', '.join(said)}"
+
 
 @dataclass(frozen=True)
 class Ranks:

@@ -515,6 +515,19 @@ def test_html_in_names_is_shown_as_text(page, running, media):
     assert page.title() == "Haystack"
 
 
+def test_hovering_a_question_shows_which_models_proposed_it(
+    page, running, sqlite_store, make_proposal
+):
+    said = "cluster 0: a rank 1 (score 2), b rank 9 (score -1)"
+    sqlite_store.load_proposals(
+        [make_proposal(origin=said), make_proposal(subject=2, rank=1)], round=1
+    )
+    visit(page, running)
+    expect(page.locator("h1")).to_have_attribute("title", said)
+    press(page, "a")
+    expect(page.locator("h1")).to_have_attribute("title", "")
+
+
 def test_everything_is_on_screen_from_tablet_to_laptop(page):
     for width, height in ((1366, 768), (1280, 640), (1024, 768), (820, 1180), (600, 960)):
         page.set_viewport_size({"width": width, "height": height})

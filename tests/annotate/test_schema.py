@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import sqlalchemy
 
+from haystack.annotate import schema
 from haystack.annotate.database import Database
 from haystack.annotate.schema import MIGRATIONS, Migration, migrate, tables, views
 from haystack.annotate.store import AnnotationStore
@@ -42,8 +45,35 @@ def test_an_older_database_is_brought_up_and_keeps_its_rows(location, make_queue
         rows = connection.execute(sqlalchemy.text("SELECT verdict, client FROM events")).all()
     database.close()
     assert rows == [("correct", None)]
-    with pytest.raises(InputError, match="this Haystack knows versions up to 1; upgrade Haystack"):
+    with pytest.raises(InputError, match=rf"knows versions up to {len(MIGRATIONS)}; upgrade"):
         AnnotationStore(location)
+
+
+def test_a_database_of_the_first_schema_is_brought_up(location, make_proposal, monkeypatch):
+    answered, waiting = make_proposal(rank=0), make_proposal(subject=2, rank=1)
+    with monkeypatch.context() as older:
+        older.setattr(schema, "migrate", partial(migrate, migrations=MIGRATIONS[:1]))
+        database = Database(location)
+    assert database.version == 1
+    event = {"proposal_id": answered.id, "key": "k1", "annotator": "ann", "verdict": "correct"}
+    event |= {"created_at": "2026-01-01", "score": 1.0, "rank": 0, "round": 0}
+    with database.write() as connection:
+        for row in (answered, waiting):
+            values = vars(row) | {"id": row.id, "is_queued": True, "is_open": row is waiting}
+            del values["origin"]
+            connection.execute(tables.tables["proposals"].insert().values(values))
+        connection.execute(tables.tables["events"].insert().values(event))
+    database.close()
+    with AnnotationStore(location) as store:
+        assert store.upcoming(0, "ann", 5) == [waiting]
+        (answer,) = store.answers()
+        assert answer.proposal == answered
+        named = [replace(row, origin="a model") for row in (answered, waiting)]
+        store.load_proposals(named, round=0)
+        store.answer(waiting.id, "subject_faulty", "ann", "k2")
+        assert store.faulty_segments() == {("1", 2)}
+        origins = {answer.key: answer.proposal.origin for answer in store.answers()}
+        assert origins == {"k1": "", "k2": "a model"}
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(location):
@@ -51,7 +81,8 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(location):
     broken = (
         *MIGRATIONS,
         Migration(
-            2, ("ALTER TABLE events ADD COLUMN client TEXT", "INSERT INTO nowhere VALUES (1)")
+            len(MIGRATIONS) + 1,
+            ("ALTER TABLE events ADD COLUMN client TEXT", "INSERT INTO nowhere VALUES (1)"),
         ),
     )
     database = Database(location)

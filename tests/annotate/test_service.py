@@ -17,6 +17,7 @@ pytest.importorskip("httpx", reason="tests of the service need httpx")
 from fastapi.testclient import TestClient
 
 import haystack.annotate.service as service
+from haystack.annotate.schema import MIGRATIONS
 from haystack.annotate.service import create_app, serve
 from haystack.errors import InputError
 
@@ -93,6 +94,12 @@ def test_undo_gives_the_question_back(client, sqlite_store):
     assert list(sqlite_store.answers()) == []
 
 
+def test_a_question_says_which_models_proposed_it(client, sqlite_store, make_proposal):
+    sqlite_store.load_proposals([make_proposal(origin="cluster 0: m rank 1 (score 2)")], round=0)
+    (question,) = ask(client)
+    assert question["origin"] == "cluster 0: m rank 1 (score 2)"
+
+
 def test_progress_counts_and_names(client, sqlite_store):
     first, second, *_ = ask(client)
     post_answer(client, first)
@@ -115,7 +122,7 @@ def test_an_answer_meant_for_another_campaign_is_not_taken(client, sqlite_store)
 
 
 def test_health_and_schema(client):
-    assert client.get("/healthz").json() == {"status": "ok", "schema_version": 1}
+    assert client.get("/healthz").json() == {"status": "ok", "schema_version": len(MIGRATIONS)}
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/api/next", "/api/answer", "/api/undo", "/api/progress", "/healthz"} <= set(paths)
     verdicts = client.get("/openapi.json").json()["components"]["schemas"]["AnswerRequest"]

@@ -236,12 +236,12 @@ def test_loading_the_same_queue_again_changes_nothing(store, make_queue):
 
 
 def test_a_new_queue_keeps_answers_and_asks_nothing_twice(store, make_queue, make_proposal):
-    store.load_proposals(make_queue(), round=0)
+    store.load_proposals([replace(row, origin="old") for row in make_queue()], round=0)
     first, second, third, *_ = store.upcoming(EATING, "ann", 10)
     store.answer(first.id, "correct", "ann", "k1")
     fresh = make_proposal("9", rank=0)
     reranked = make_proposal(third.image_id, third.subject, third.object, rank=1, score=9.0)
-    answered = make_proposal(first.image_id, first.subject, first.object, rank=2)
+    answered = make_proposal(first.image_id, first.subject, first.object, rank=2, origin="new")
     store.load_proposals([answered, fresh, reranked], round=1)
 
     waiting = store.upcoming(EATING, "ann", 10)
@@ -249,7 +249,9 @@ def test_a_new_queue_keeps_answers_and_asks_nothing_twice(store, make_queue, mak
     assert [(row.rank, row.round) for row in waiting] == [(0, 1), (1, 1)]
     assert waiting[1].score == 9.0
     (answer,) = store.answers()
-    assert (answer.proposal.rank, answer.proposal.round) == (0, 0)  # as it was when answered
+    asked = answer.proposal  # as it was when it was answered
+    assert (asked.rank, asked.round, asked.origin) == (0, 0, "old")
+    assert store.proposal(first.id).origin == "new"
     late = store.answer(second.id, "incorrect", "ann", "k2")  # was on screen meanwhile
     assert late.verdict == "incorrect"
     assert store.progress()[EATING].total == 4

