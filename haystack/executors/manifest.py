@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from haystack import files
@@ -129,7 +130,7 @@ def read_plan(root: Path, stage: str) -> dict[str, str] | None:
     """Shard -> fingerprint as the latest run saw them, or None where that is not known."""
     try:
         plan = json.loads((root / stage / PLAN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return plan if isinstance(plan, dict) else None
 
@@ -187,12 +188,36 @@ def _load(path: Path) -> Manifest | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         content["files"] = {name: OutputFile(**entry) for name, entry in content["files"].items()}
         content["quarantined"] = tuple(Quarantined(**row) for row in content["quarantined"])
-        return Manifest(**content)
+        manifest = Manifest(**content)
+        wrong = _what_is_wrong(manifest, path)
+        if wrong:
+            raise ValueError(wrong)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         logger.warning("%s is not a manifest (%s); its shard counts as not done", path, error)
         return None
+    return manifest
+
+
+def _what_is_wrong(manifest: Manifest, path: Path) -> str:
+    """Why a manifest cannot be one that Haystack wrote there, or "".
+
+    Outputs are removed by the names in it, so that none may lead out of the workspace.
+    """
+    if (manifest.stage, f"{manifest.shard}{_SUFFIX}") != (path.parent.name, path.name):
+        return f"it is of {manifest.stage}/{manifest.shard}"
+    for name in manifest.files:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            return f"its output {name} lies outside the workspace"
+    counts = manifest.counts
+    if "in" not in counts or any(type(count) is not int for count in counts.values()):
+        return "its counts are no whole numbers, or 'in' is missing"
+    if not 0 <= manifest.seconds < math.inf:
+        return f"it says {manifest.seconds} seconds"
+    if not all(isinstance(inputs, dict) for inputs in (manifest.inputs, manifest.notes)):
+        return "its inputs or notes have no names"
+    return ""
 
 
 def _unchanged(path: Path, entry: OutputFile, thorough: bool) -> bool:

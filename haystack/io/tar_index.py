@@ -45,8 +45,12 @@ class TarIndex:
         file = self._current(shard, state)
         if file is None:
             return None
-        with file:
-            names, offsets, sizes = (column.to_pylist() for column in file.read().columns)
+        try:
+            with file:
+                names, offsets, sizes = (column.to_pylist() for column in file.read().columns)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            self._warn(shard, error)
+            return None
         return dict(zip(names, zip(offsets, sizes, strict=True), strict=True))
 
     def count(self, shard: str, state: Sequence[int]) -> int | None:
@@ -70,7 +74,7 @@ class TarIndex:
             "offset": pa.array([offset for offset, _ in places.values()], pa.int64()),
             "size": pa.array([size for _, size in places.values()], pa.int64()),
         }
-        table = pa.table(columns).replace_schema_metadata({_STATE: json.dumps(list(state))})
+        table = pa.table(columns).replace_schema_metadata({_STATE: _stamp(shard, state)})
         try:
             with files.atomic_path(self._path(shard)) as temporary:
                 pq.write_table(table, temporary, compression="zstd")
@@ -85,11 +89,19 @@ class TarIndex:
             file = pq.ParquetFile(self._path(shard))
         except FileNotFoundError:
             return None
-        except (OSError, pa.ArrowInvalid) as error:
-            logger.warning("the index of the tar %s cannot be read: %s", shard, error)
+        except (OSError, pa.ArrowException) as error:
+            self._warn(shard, error)
             return None
-        known = (file.schema_arrow.metadata or {}).get(_STATE)
-        if known is not None and json.loads(known) == list(state):
+        if (file.schema_arrow.metadata or {}).get(_STATE) == _stamp(shard, state):
             return file
         file.close()
         return None
+
+    @staticmethod
+    def _warn(shard: str, error: Exception) -> None:
+        logger.warning("the index of the tar %s cannot be read: %s", shard, error)
+
+
+def _stamp(shard: str, state: Sequence[int]) -> bytes:
+    """Which tar an index is of: by name too, since tars made alike have one size and time."""
+    return json.dumps([shard, *state]).encode()

@@ -7,6 +7,7 @@ it anew, all of it, once the segments are others than those that it was made fro
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -19,6 +20,8 @@ from haystack.errors import InputError
 from haystack.executors.locks import LOCK, locked
 from haystack.executors.manifest import read_manifests
 from haystack.pipeline import tables
+
+logger = logging.getLogger(__name__)
 
 INDEX = "segments.sqlite"
 _FORMAT = 1
@@ -63,24 +66,23 @@ class SegmentIndex:
             for name, checksum in manifest.checksums().items()
             if (root / name).is_file()
         }
-        digest = files.sha256_text(files.canonical_json([_FORMAT, made]))
-        path = root / INDEX
-        if _digest(path) != digest:
-            with locked(root / LOCK, wait=True):
-                if _digest(path) != digest:  # not made by another process meanwhile
-                    _build(path, root, sorted(made), digest)
-        self._connection = _open(path)
+        self._root = root
+        self._shards = sorted(made)
+        self._made_from = files.sha256_text(files.canonical_json([_FORMAT, made]))
+        if _digest(root / INDEX) != self._made_from:
+            self._make()
+        self._connection = _open(root / INDEX)
 
     def places(self, image_ids: Collection[str]) -> dict[str, Place]:
         """Image id -> place, of those images that are segmented."""
         statement = "SELECT path, row FROM images JOIN shards ON number = shard WHERE image_id = ?"
-        found = ((i, self._connection.execute(statement, (i,)).fetchone()) for i in image_ids)
+        found = ((image_id, self._first(statement, image_id)) for image_id in image_ids)
         return {image_id: Place(*place) for image_id, place in found if place is not None}
 
     def place_of_key(self, image_key: str) -> Place | None:
         """Where the image with this key lies; None where it is not segmented."""
         statement = "SELECT path, row FROM images JOIN shards ON number = shard WHERE image_key = ?"
-        place = self._connection.execute(statement, (image_key,)).fetchone()
+        place = self._first(statement, image_key)
         return None if place is None else Place(*place)
 
     def by_shard(self, image_ids: Collection[str]) -> Mapping[str, dict[int, str]]:
@@ -89,6 +91,24 @@ class SegmentIndex:
         for image_id, place in self.places(image_ids).items():
             shards[place.path][place.row] = image_id
         return shards
+
+    def _first(self, statement: str, value: str) -> tuple[str, int] | None:
+        """The first row that is found; an index whose pages turn out damaged is made anew, once."""
+        try:
+            found = self._connection.execute(statement, (value,)).fetchone()
+        except sqlite3.DatabaseError as error:
+            logger.warning("%s is damaged (%s) and made anew", self._root / INDEX, error)
+            self._connection.close()
+            self._make(damaged=True)
+            self._connection = _open(self._root / INDEX)
+            found = self._connection.execute(statement, (value,)).fetchone()
+        return found  # type: ignore[no-any-return]  # SQLite's rows have no types
+
+    def _make(self, *, damaged: bool = False) -> None:
+        path = self._root / INDEX
+        with locked(self._root / LOCK, wait=True):
+            if damaged or _digest(path) != self._made_from:  # not by another process meanwhile
+                _build(path, self._root, self._shards, self._made_from)
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -111,3 +112,50 @@ def test_without_a_plan_the_manifests_are_all_there_is(tmp_path: Path) -> None:
     (tmp_path / "work/colour/plan.json").write_text("{")
     (status,) = read_status(tmp_path / "work")
     assert (status.shards, status.total, status.seconds_to_go) == (3, None, None)
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        {"counts": ["in"]},
+        {"counts": {}},
+        {"counts": {"in": "many"}},
+        {"seconds": "long"},
+        {"seconds": float("nan")},
+        {"seconds": -1.0},
+        {"stage": "../elsewhere"},
+        {"shard": "../../elsewhere"},
+        {"inputs": [1]},
+        {"files": {"../victim": {"bytes": 1, "sha256": "0"}}},
+        {"files": {"/victim": {"bytes": 1, "sha256": "0"}}},
+        "[" * 100_000,
+    ],
+)
+def test_a_junk_manifest_counts_as_not_done(
+    tmp_path: Path, junk: dict[str, object] | str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_tars(tmp_path / "tars", 2)
+    recipe = ColourRecipe(str(tmp_path / "tars"))
+    LocalExecutor(tmp_path / "work", progress=False).run(recipe())
+    (before,) = read_status(tmp_path / "work")
+    stage, shard = before.stage, recipe().shards()[0]
+    path = manifest_path(tmp_path / "work", stage, shard)
+    content = json.loads(path.read_text())
+    path.write_text(junk if isinstance(junk, str) else json.dumps({**content, **junk}))
+    (status,) = read_status(tmp_path / "work")
+    assert (status.shards, status.left) == (before.shards - 1, 1)
+    assert "is not a manifest" in caplog.text
+
+
+def test_a_foreign_manifest_removes_nothing_outside_the_workspace(tmp_path: Path) -> None:
+    write_tars(tmp_path / "tars", 2)
+    recipe = ColourRecipe(str(tmp_path / "tars"))
+    executor = LocalExecutor(tmp_path / "work", progress=False)
+    executor.run(recipe())
+    job = recipe()
+    content = json.loads(manifest_path(tmp_path / "work", job.name, job.shards()[0]).read_text())
+    content |= {"shard": "gone", "files": {"../victim": {"bytes": 1, "sha256": "0"}}}
+    manifest_path(tmp_path / "work", job.name, "gone").write_text(json.dumps(content))
+    (tmp_path / "victim").write_text("kept")
+    executor.run(job)
+    assert (tmp_path / "victim").read_text() == "kept"

@@ -272,3 +272,30 @@ def test_two_processes_may_write_one_index(tars, tmp_path):
     assert list(first) == list(second)
     assert [path.name for path in tmp_path.glob("*.parquet")] == ["a.parquet"]
     assert json.dumps(one.signature("a")) == json.dumps(two.signature("a"))
+
+
+def test_an_index_with_damaged_pages_is_made_anew(tars, tmp_path, caplog):
+    index = tmp_path / "index"
+    expected = dict(
+        image
+        for shard in everything(open_source(tars, index_folder=index)).values()
+        for image in shard
+    )
+    for path in index.iterdir():
+        content = path.read_bytes()
+        path.write_bytes(content[:4] + bytes(40) + content[44:])
+    source = open_source(tars, index_folder=index)
+    assert {key: source.read(key) for key in expected} == expected
+    assert "cannot be read" in caplog.text
+
+
+def test_the_index_of_a_twin_is_not_taken(tmp_path):
+    for name in ("a", "b"):  # equal in size and time, other order
+        images = [("x.jpg", RED), ("y.jpg", BLUE + bytes(600))]
+        make_tar(tmp_path / f"{name}.tar", dict(images if name == "a" else images[::-1]))
+        os.utime(tmp_path / f"{name}.tar", (0, 0))
+    source = open_source(tmp_path, index_folder=tmp_path / "index")
+    expected = dict(image for shard in everything(source).values() for image in shard)
+    (tmp_path / "index" / "a.parquet").write_bytes((tmp_path / "index" / "b.parquet").read_bytes())
+    source = open_source(tmp_path, index_folder=tmp_path / "index")
+    assert {key: source.read(key) for key in expected} == expected

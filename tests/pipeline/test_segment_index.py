@@ -108,3 +108,14 @@ def test_two_images_with_one_id_are_named(
     with pytest.raises(InputError, match=r"b\.jpg and d\.jpg took the same record, image id 2"):
         SegmentIndex(campaign.root)
     assert not (campaign.root / INDEX).exists()
+
+
+def test_an_index_with_damaged_pages_is_made_anew(finished: Campaign) -> None:
+    SegmentIndex(finished.root)
+    path = finished.root / INDEX
+    content = path.read_bytes()
+    key = finished.dataset.graphs[0].image_id
+    expected = SegmentIndex(finished.root).places([key])
+    path.write_bytes(content[:8192] + b"\xff" * (len(content) - 8192))
+    assert SegmentIndex(finished.root).places([key]) == expected
+    assert path.read_bytes() == content
