@@ -7,6 +7,7 @@ given; they are checked as strictly as the rest, and set aside.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from haystack.models.checkpoints.trunk import to_mmdet
 from haystack.models.relation.config import RelationModelConfig
 from haystack.models.relation.network import RelationNetwork
 from haystack.vocabulary import Vocabulary, psg_vocabulary
+
+logger = logging.getLogger(__name__)
 
 _HEAD = "relation_head."
 _CONTEXT = f"{_HEAD}context_layer."
@@ -126,8 +129,30 @@ def from_state_dict(
         name: tensors[_foreign(name)].to(empty.dtype)
         for name, empty in network.state_dict().items()
     }
+    _warn_of_copies(network, weights, path)
     network.load_state_dict(weights, assign=True)
     return OpenPSGModel(network.eval(), tuple(set_aside))
+
+
+def _warn_of_copies(
+    network: RelationNetwork, weights: Mapping[str, Tensor], path: str | Path | None
+) -> None:
+    """Say where a file contradicts itself: two copies of what is one tensor in the model.
+
+    The model has the later one, as OpenPSG's has: there too both names lead to one parameter, and
+    a state dict is copied into it name after name, in the order in which modules were made.
+    """
+    first: dict[int, str] = {}
+    for name, parameter in network.state_dict(keep_vars=True).items():
+        other = first.setdefault(id(parameter), name)
+        if other != name and not torch.equal(weights[other], weights[name]):
+            logger.warning(
+                "%s%s and %s are one tensor in the model and two different ones here; the second "
+                "is used, as in OpenPSG",
+                "" if path is None else f"{path}: ",
+                _foreign(other),
+                _foreign(name),
+            )
 
 
 def _foreign(name: str) -> str:

@@ -98,6 +98,29 @@ def test_every_listed_tensor_finds_its_place(model):
         assert parameter.requires_grad != name.startswith("features.trunk."), name
 
 
+def test_copies_that_contradict_each_other_are_named(caplog):
+    model = "vctree/panoptic_fpn_r50_fpn_1x_predcls_psg.py"
+    state = make_state(model)
+    decoder = "relation_head.context_layer.decoder_rnn."
+    pairs = {
+        "obj_embed.weight": "decoderLSTM.embed_layer.weight",
+        "out.weight": "decoderLSTM.embed_out_layer.weight",
+        "out.bias": "decoderLSTM.embed_out_layer.bias",
+    }
+    places = from_state_dict(state, psg_vocabulary(), path="a.pth").network.state_dict()
+    assert len(caplog.messages) == len(pairs)
+    for message, (first, second) in zip(caplog.messages, pairs.items(), strict=True):
+        assert message.startswith(f"a.pth: {decoder}{first} and {decoder}{second} are one tensor")
+        used = places[ours_of(decoder + first)]
+        assert torch.equal(used, state[decoder + second])
+        assert not torch.equal(used, state[decoder + first])
+    caplog.clear()
+    state |= {decoder + first: state[decoder + second] for first, second in pairs.items()}
+    from_state_dict(state, psg_vocabulary())
+    from_state_dict(make_state(IMP), psg_vocabulary())
+    assert not caplog.messages
+
+
 def complaints(state, vocabulary=None):
     with pytest.raises(InputError) as caught:
         from_state_dict(state, vocabulary or psg_vocabulary(), path="model.pth")
