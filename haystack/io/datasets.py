@@ -20,7 +20,9 @@ def find_annotations(name_or_path: str | Path) -> Path:
         return BUNDLED[str(name_or_path)]
     path = Path(name_or_path)
     if path.is_dir():
-        raise InputError("expected an annotation file, got a folder; name the file in it", path=path)
+        raise InputError(
+            "expected an annotation file, got a folder; name the file in it", path=path
+        )
     if not path.is_file():
         known = ", ".join(sorted(BUNDLED))
         raise InputError(
