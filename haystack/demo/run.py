@@ -64,9 +64,10 @@ def run_demo(settings: DemoSettings) -> Outcome:
     names = [vocabulary.predicate_classes[predicate] for predicate in rare]
     campaign = out / "campaign"
 
+    trainings = _Trainings(settings)
     _say("Learning relations from the training photographs")
     before = out / "model"
-    _train(settings, settings.seed, data.train_folder / "annotation.json", before)
+    trainings.run(settings.seed, data.train_folder / "annotation.json", before)
 
     _say("Searching the held-out photographs")
     _verb(
@@ -124,11 +125,11 @@ def run_demo(settings: DemoSettings) -> Outcome:
         first = before
         if seed != settings.seed:
             first = out / f"model-seed-{seed}"
-            _train(settings, seed, data.train_folder / "annotation.json", first)
+            trainings.run(seed, data.train_folder / "annotation.json", first)
         after: dict[str, RelationScores] = {}
         for number, measured in enumerate(data.folds[::-1]):
             retrained = out / f"model-seed-{seed}-retrained-{number}"
-            _train(settings, seed, parts[number], retrained)
+            trainings.run(seed, parts[number], retrained)
             scores = _predict(retrained, data)
             after.update({image_id: scores[image_id] for image_id in measured})
         reports = [
@@ -139,7 +140,7 @@ def run_demo(settings: DemoSettings) -> Outcome:
 
     _say("Proposing again with a model retrained on all answers")
     again = out / "model-again"
-    _train(settings, settings.seed, merged, again)
+    trainings.run(settings.seed, merged, again)
     _verb("score", campaign, f"score.model={again / 'model.safetensors'}")
     _verb("propose", campaign)
 
@@ -205,17 +206,34 @@ def _answer(settings: DemoSettings, campaign: Path, data: DemoData) -> Outcome:
     return _verb("annotate", campaign, "--answers-from", truth, "--limit", settings.answers)
 
 
-def _train(settings: DemoSettings, seed: int, annotations: Path, out: Path) -> None:
-    steps = [] if settings.steps is None else [f"steps={settings.steps}"]
-    _verb(
-        "train",
-        "train/vctree_psg_mini",
-        f"annotations={annotations}",
-        f"seed={seed}",
-        *steps,
-        "--out",
-        out,
-    )
+class _Trainings:
+    """Trains the models, which is nearly all of the demo's time, and says how far it is."""
+
+    def __init__(self, settings: DemoSettings) -> None:
+        self._steps = [] if settings.steps is None else [f"steps={settings.steps}"]
+        # Each seed trains a first model and one for each half; the last learns from all answers.
+        self._total = 3 * settings.seeds + 1
+        self._done, self._seconds = 0, 0.0
+
+    def run(self, seed: int, annotations: Path, out: Path) -> None:
+        """Train one model into the folder ``out``."""
+        left = ""
+        if self._done:
+            seconds = self._seconds / self._done * (self._total - self._done)
+            left = f", about {seconds:.0f} s of training to go"
+        print(f"-- model {self._done + 1} of {self._total}{left}", file=sys.stderr, flush=True)
+        begun = time.monotonic()
+        _verb(
+            "train",
+            "train/vctree_psg_mini",
+            f"annotations={annotations}",
+            f"seed={seed}",
+            *self._steps,
+            "--out",
+            out,
+        )
+        self._done += 1
+        self._seconds += time.monotonic() - begun
 
 
 def _predict(model: Path, data: DemoData) -> dict[str, RelationScores]:

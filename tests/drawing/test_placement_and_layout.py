@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from haystack.drawing.layout import Edge, edge_curve, outside, place_nodes
 from haystack.drawing.palette import COLOURS, DARK, PAPER, colour_of, hexadecimal, ink_on
-from haystack.drawing.placement import Box, deepest_point, place_labels, shared_area
+from haystack.drawing.placement import Box, _largest_part, deepest_point, place_labels, shared_area
 
 BOUNDS = Box(100, 50, 900, 650)
 
@@ -70,9 +70,32 @@ def test_the_deepest_point_lies_inside_the_mask():
     disc = np.hypot(*np.mgrid[-50:50, -50:50]) < 30
     assert deepest_point(disc) == pytest.approx((0.5, 0.5), abs=0.03)
     speck = np.zeros((500, 500), bool)
-    speck[101, 203] = True  # lost where the mask is thinned
-    assert deepest_point(speck) == pytest.approx((203.5 / 500, 101.5 / 500), abs=0.01)
+    speck[101, 203] = True
+    assert deepest_point(speck) == pytest.approx((203.5 / 500, 101.5 / 500))
     assert deepest_point(np.zeros((5, 5), bool)) is None
+
+
+def test_of_several_parts_the_largest_is_named():
+    parts = np.zeros((400, 600), bool)
+    parts[40:46, 50:60] = True  # small, but as thick as any
+    parts[40:46, 300:304] = True
+    parts[200:206, 100:180] = True
+    x, y = deepest_point(parts)
+    assert 100 <= x * 600 < 180
+    assert 200 <= y * 400 < 206
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.1, 0.9))
+@settings(max_examples=30)
+def test_parts_are_those_of_scipy(seed, share):
+    ndimage = pytest.importorskip("scipy.ndimage")
+    mask = np.random.default_rng(seed).random((23, 31)) < share
+    mask[0, 0] = True
+    numbers, _ = ndimage.label(mask, structure=np.ones((3, 3)))
+    areas = np.bincount(numbers[mask])
+    found = _largest_part(mask)
+    (number,) = np.unique(numbers[found])
+    assert found.sum() == areas[number] == areas[1:].max()
 
 
 graphs = st.integers(1, 14).flatmap(
