@@ -61,7 +61,7 @@ def cluster_features(features: FeatureRows, config: ClusterConfig) -> Clustering
         config: see there.
 
     Raises:
-        InputError: fewer points than clusters.
+        InputError: fewer points than clusters, or points that are not finite.
         HaystackError: a GPU is asked for and none works.
         MissingDependencyError: FAISS is needed and not installed.
     """

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from haystack.errors import HaystackError, MissingDependencyError
+from haystack.errors import HaystackError, InputError, MissingDependencyError
 from haystack.pipeline.feature_rows import FeatureRows
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ def train_faiss(
         gpu: run on the GPUs.
 
     Raises:
+        InputError: a row is not finite.
         HaystackError: a GPU is asked for and none works.
         MissingDependencyError: FAISS is not installed.
     """
@@ -70,6 +71,7 @@ def train_faiss(
     at = 0
     for chunk in rows.chunks(chunk_size(torch.device("cpu"))):
         points[at : at + len(chunk)] = chunk.numpy()
+        _squares(torch.from_numpy(points[at : at + len(chunk)]))
         at += len(chunk)
     kmeans = faiss.Kmeans(
         rows.dimension,
@@ -105,6 +107,9 @@ def train_streaming(
         iterations: rounds at most; it ends earlier when centroids stay where they are.
         device: where to compute; the CPU by default.
         chunk: rows at a time.
+
+    Raises:
+        InputError: a row is not finite.
     """
     device = device or torch.device("cpu")
     size = chunk or chunk_size(device)
@@ -119,7 +124,7 @@ def train_streaming(
             points = part.to(device).float()
             square = squares[at : at + len(part)]
             if iteration == 0:
-                square.copy_(torch.linalg.vector_norm(points, dim=1).square_())
+                square.copy_(_squares(points))
             groups.add(points, square, *_nearest(points, centroids))
             at += len(part)
         objective.append(float(groups.inertia.sum()))
@@ -150,6 +155,9 @@ def assigned(
 
     Yields:
         Cluster int64 [n], and the Euclidean distance to its centroid float32 [n].
+
+    Raises:
+        InputError: a row is not finite.
     """
     device = device or torch.device("cpu")
     middles = torch.from_numpy(centroids).to(device)
@@ -157,7 +165,7 @@ def assigned(
         points = part.to(device).float()
         nearest = _nearest(points, middles)[1]
         # From the difference: the expanded square loses digits where points lie far from zero.
-        distance = torch.linalg.vector_norm(points - middles[nearest], dim=1)
+        distance = _finite(torch.linalg.vector_norm(points - middles[nearest], dim=1))
         yield nearest.cpu().numpy(), distance.cpu().numpy()
 
 
@@ -176,10 +184,13 @@ def first_centroids(
 
     Returns:
         float32 [k, D].
+
+    Raises:
+        InputError: one of the 64 k rows is not finite.
     """
     count = min(len(rows), _DRAWN_FROM * k)
     points = rows.take(np.sort(random.choice(len(rows), count, replace=False))).float()
-    squares = torch.linalg.vector_norm(points, dim=1).square_()
+    squares = _squares(points)
     left = torch.full((count,), torch.inf)
     chosen = [int(random.integers(count))]
     while len(chosen) < k:
@@ -229,6 +240,21 @@ class _Groups:
             left[widest] /= 2
             left[empty] = left[widest]
         return means
+
+
+def _squares(points: Tensor) -> Tensor:
+    """Squared lengths [n] of rows [n, D], which must be finite."""
+    return _finite(torch.linalg.vector_norm(points, dim=1).square_())
+
+
+def _finite(lengths: Tensor) -> Tensor:
+    # FAISS would end the process, and Lloyd's algorithm put every row into one cluster.
+    if not lengths.isfinite().all():
+        raise InputError(
+            "expected features whose squares are finite numbers, got some that are NaN, infinite "
+            "or above 1e19; run haystack embed again, with other weights or precision"
+        )
+    return lengths
 
 
 def _nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,8 @@ from haystack.pipeline.segmenters.base import (
     Segmentation,
     Segmenter,
     as_shown,
-    check_classes,
     check_segmentation,
+    check_segments,
 )
 from haystack.pipeline.segmenters.precomputed import shared_record
 from haystack.pipeline.tables import SegmentedImage
@@ -93,7 +93,7 @@ def segment_each(
                 if isinstance(result, InputError):
                     raise result
                 if boxes_suffice and result.id_map is None:
-                    check_classes(result.segments, vocabulary, f"image {result.image_id}")
+                    check_segments(result.segments, vocabulary, f"image {result.image_id}")
                 else:
                     check_segmentation(result, (image.height, image.width), vocabulary)
             except InputError as error:

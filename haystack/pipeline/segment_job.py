@@ -44,10 +44,11 @@ class SegmentJob:
         return {}
 
     def fingerprint(self, shard: str) -> Mapping[str, Any]:
-        """The segmenter, the class lists, and the shard's images."""
+        """The segmenter, the class lists (regions of stuff are joined), and the shard's images."""
         return {
             "segmenter": self._segmenter_fingerprint,
             "classes": list(self._vocabulary.object_classes),
+            "things": len(self._vocabulary.thing_classes),
             "images": self._source.signature(shard),
         }
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from pipeline_campaign import (
     NUM_IMAGES,
     STAGES,
     UNMASKED,
+    VOCABULARY,
     Campaign,
     edit_clusters,
 )
@@ -337,3 +339,17 @@ def test_predicates_by_name(tmp_path: Path) -> None:
     wrong = Workspace.create(tmp_path, overrides=["propose.predicates=[kising]"])
     with pytest.raises(InputError, match="nearest: kissing"):
         wrong.predicate_indices()
+
+
+def test_what_is_stuff_decides_what_is_segmented(tmp_path: Path, source_root: Path) -> None:
+    """Segmenters join regions of stuff, so the same names, split otherwise, give other segments."""
+    campaign = Campaign(tmp_path / "workspace", source_root)
+    names = VOCABULARY.object_classes
+    fingerprints = []
+    for things in (3, 2):
+        campaign.workspace.vocabulary = replace(
+            VOCABULARY, thing_classes=names[:things], stuff_classes=names[things:]
+        )
+        job = campaign.job("segment")
+        fingerprints.append(job.fingerprint(job.shards()[0]))
+    assert fingerprints[0] != fingerprints[1]

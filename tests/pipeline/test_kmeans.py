@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haystack.errors import HaystackError
+from haystack.errors import HaystackError, InputError
 from haystack.pipeline.cluster import train
 from haystack.pipeline.config import ClusterConfig
 from haystack.pipeline.feature_rows import MemoryRows
@@ -168,3 +168,19 @@ def test_the_gpu_finds_what_the_cpu_finds() -> None:
     gpu, again = (train_streaming(rows, points[:9], iterations=10, device=device) for _ in "12")
     np.testing.assert_allclose(gpu.objective, cpu.objective, rtol=1e-4)
     np.testing.assert_array_equal(gpu.centroids, again.centroids)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e20])
+def test_rows_that_are_not_finite_are_refused_everywhere(value: float) -> None:
+    """FAISS would end the process, and Lloyd's algorithm put every row into one cluster."""
+    points = points_of(count=40)
+    start = points[:3].copy()
+    points[30, 2] = value
+    rows, words = MemoryRows(points), "squares are finite numbers"
+    for train_it in (train_faiss, train_streaming):
+        with pytest.raises(InputError, match=words):
+            train_it(rows, start, iterations=2)
+    with pytest.raises(InputError, match=words):
+        first_centroids(rows, 3, np.random.default_rng(0))
+    with pytest.raises(InputError, match=words):
+        list(assigned(rows, start))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -77,13 +78,13 @@ class BatchSegmenter(Segmenter, Protocol):
 def check_segmentation(
     result: Segmentation, size: tuple[int, int], vocabulary: Vocabulary
 ) -> IdMap:
-    """The id map of a segmentation, once size, ids and classes are found to fit.
+    """The id map of a segmentation, once size, ids, classes and scores are found to fit.
 
     Raises:
         InputError: they do not, or there is no map.
     """
     where = f"image {result.image_id}"
-    check_classes(result.segments, vocabulary, where)
+    check_segments(result.segments, vocabulary, where)
     if result.id_map is None:
         raise InputError("expected masks, got boxes alone", record=where)
     if result.id_map.shape != size:
@@ -102,13 +103,30 @@ def check_segmentation(
     return result.id_map
 
 
-def check_classes(segments: Sequence[Segment], vocabulary: Vocabulary, where: str) -> None:
-    """Raise ``InputError`` where a segment's class is not one of the vocabulary's."""
+def check_segments(segments: Sequence[Segment], vocabulary: Vocabulary, where: str) -> None:
+    """Raise ``InputError`` where a segment's id, class or score cannot be one."""
+    first: dict[int, int] = {}
     for position, segment in enumerate(segments):
         if not 0 <= segment.category < vocabulary.num_objects:
             raise InputError(
                 f"segment {position} has the unknown category {segment.category}; the vocabulary "
                 f"has classes 0..{vocabulary.num_objects - 1}",
+                record=where,
+            )
+        if segment.id == 0:
+            raise InputError(
+                f"segment {position} has the id 0, which stands for pixels of no segment",
+                record=where,
+            )
+        other = first.setdefault(segment.id, position)
+        if other != position:
+            raise InputError(
+                f"segments {other} and {position} have one id, {segment.id}; expected an id each",
+                record=where,
+            )
+        if segment.score is not None and not math.isfinite(segment.score):
+            raise InputError(
+                f"segment {position} has the score {segment.score}, expected a finite number",
                 record=where,
             )
 

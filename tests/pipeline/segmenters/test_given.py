@@ -105,6 +105,30 @@ def test_a_broken_json_beside_a_png_is_refused(tmp_path, content, words):
         FolderSegmenter(tmp_path, VOCABULARY).segment("a.jpg", PICTURE)
 
 
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ([(7, None), (300, None), (7, None)], "segments 0 and 2 have one id, 7"),
+        ([(0, None)], "segment 0 has the id 0, which stands for pixels of no segment"),
+        ([(7, 0.5), (300, float("nan"))], "segment 1 has the score nan, expected a finite number"),
+    ],
+)
+def test_ids_and_scores_that_cannot_be_are_set_aside(tmp_path, entries, words):
+    write_panoptic_png(tmp_path / "a.png", ID_MAP)
+    content = [{"id": key, "category": "person", "score": score} for key, score in entries]
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    stream, reasons = io.BytesIO(), []
+    PICTURE.save(stream, "PNG")
+    images = [("a.jpg", stream.getvalue())]
+    segmenter = FolderSegmenter(tmp_path, VOCABULARY)
+    found = segment_images(
+        images, segmenter, VOCABULARY, set_aside=lambda _, reason: reasons.append(reason)
+    )
+    assert list(found) == []
+    (reason,) = reasons
+    assert words in reason
+
+
 def test_what_a_folder_lacks_is_said(tmp_path):
     segmenter = FolderSegmenter(tmp_path, VOCABULARY)
     with pytest.raises(InputError, match=r"holds no panoptic PNG a\.png"):
