@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import io
 import json
@@ -27,6 +28,11 @@ from haystack.errors import HaystackError
 _MODULES = (
     *("demo", "stages", "status", "annotate", "annotations"),
     *("models", "predict", "checkpoints", "weights", "doctor"),
+)
+
+# No fault of the program: a full disk, a folder that only others may write, a dying one.
+_REFUSED = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 )
 
 
@@ -120,6 +126,10 @@ def _run(args: argparse.Namespace) -> int:
         return _fail(args, str(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail(args, "interrupted; what was finished is kept, run it again to go on", FAILURE)
+    except OSError as error:
+        if args.debug:
+            raise
+        return _fail(args, _sentence_of(error), FAILURE)
     except Exception as error:
         if args.debug:
             raise
@@ -130,6 +140,14 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(jsonable(outcome.data))
     return outcome.exit_code
+
+
+def _sentence_of(error: OSError) -> str:
+    """What the system refused, and where."""
+    if error.errno not in _REFUSED:
+        return f"unexpected {type(error).__name__}: {error} (run again with --debug)"
+    where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+    return f"{where}{error.strerror}; what was finished is kept: mend that, and run it again"
 
 
 def _print_json(content: Any) -> None:

@@ -144,11 +144,12 @@ def _run_stage(args: argparse.Namespace) -> Outcome:
         recipe = StageRecipe.of(workspace, args)
         configured = getattr(getattr(workspace.config, args.verb), "device", "")
         job = recipe(chosen.device_for(configured))
-        workspace.save()  # only now: settings that a stage refuses must not be remembered
         executor = chosen.make(configured)
         if args.verb == "propose":
             executor.run(_gather_job(workspace))
-        outcome = chosen.outcome(stage_outcome(executor.run(job, recipe)))
+        # Settings that a stage refuses, or whose run another one keeps out, are not remembered.
+        summary = executor.run(job, recipe, begun=workspace.save)
+        outcome = chosen.outcome(stage_outcome(summary))
     return _with_queue(workspace, outcome) if args.verb == "propose" else outcome
 
 
@@ -160,8 +161,8 @@ def _run_cluster(args: argparse.Namespace) -> Outcome:
 
     workspace = open_workspace(args)
     job = SweepJob(workspace, workspace.source.shards(), args.sweep)
-    workspace.save()
-    return with_table(stage_outcome(LocalExecutor(workspace.root).run(job)), job)
+    summary = LocalExecutor(workspace.root).run(job, begun=workspace.save)
+    return with_table(stage_outcome(summary), job)
 
 
 def _with_queue(workspace: Workspace, outcome: Outcome) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -164,12 +164,18 @@ class Recipe(Protocol):
 class Executor(Protocol):
     """Runs a job over its shards; what is complete is skipped, whoever computed it."""
 
-    def run(self, job: Job, recipe: Recipe | None = None) -> RunSummary:
+    def run(
+        self,
+        job: Job,
+        recipe: Recipe | None = None,
+        begun: Callable[[], None] | None = None,
+    ) -> RunSummary:
         """Compute every shard that is not complete.
 
         Args:
             job: the stage, as this process sees it.
             recipe: the same stage for processes that this one starts, where it starts any.
+            begun: called once it is known that there may be a run, before anything is computed.
         """
 
 

@@ -209,8 +209,12 @@ class Claims:
     def _create(self, shard: str, claim: Claim) -> None:
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
         descriptor = os.open(self._place(shard), flags, 0o644)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(asdict(claim), stream)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                json.dump(asdict(claim), stream)
+        except OSError:  # no space: a claim of nobody would keep everybody waiting for a lease
+            self._place(shard).unlink(missing_ok=True)
+            raise
 
     def _read(self, shard: str) -> tuple[Claim | None, int | None]:
         """The claim, or None where it is not written yet, and when it was renewed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,17 +53,23 @@ class LocalExecutor:
         self._stop = stop
         self._lease = lease
 
-    def run(self, job: Job, recipe: Recipe | None = None) -> RunSummary:
+    def run(
+        self,
+        job: Job,
+        recipe: Recipe | None = None,
+        begun: Callable[[], None] | None = None,
+    ) -> RunSummary:
         """Compute every shard that is not complete.
 
         Args:
             job: the stage.
             recipe: how the processes build it, where there are several devices.
+            begun: called once it is known that there may be a run.
 
         Raises:
             HaystackError: another process is running the same stage in this workspace.
         """
-        run = Run(self._root, job, self._share, self._progress, self._stop, self._lease)
+        run = Run(self._root, job, self._share, self._progress, self._stop, self._lease, begun)
         if len(self._devices) < 2:
             return run.with_workers(partial(self._inline, job))
         if recipe is None:

@@ -12,7 +12,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -69,12 +69,18 @@ class RayExecutor:
         self._gpu = gpu
         self._lease = lease
 
-    def run(self, job: Job, recipe: Recipe | None = None) -> RunSummary:
+    def run(
+        self,
+        job: Job,
+        recipe: Recipe | None = None,
+        begun: Callable[[], None] | None = None,
+    ) -> RunSummary:
         """Compute every shard that is not complete.
 
         Args:
             job: the stage.
             recipe: how the actors build it.
+            begun: called once it is known that there may be a run.
 
         Raises:
             HaystackError: Ray or its cluster cannot be had, or has no GPU that is asked for.
@@ -82,7 +88,7 @@ class RayExecutor:
         if recipe is None:
             raise HaystackError("Ray's actors need a recipe by which they build the job")
         with _connected(self._address) as ray:
-            run = Run(self._root, job, progress=self._progress, lease=self._lease)
+            run = Run(self._root, job, progress=self._progress, lease=self._lease, begun=begun)
             return run.with_workers(partial(self._actors, ray, job.name, recipe))
 
     def _actors(

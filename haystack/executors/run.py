@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from haystack import files
 from haystack.executors.base import Job, RunSummary, manifest_path
 from haystack.executors.claims import LEASE_SECONDS, Claims, RunIdentity
 from haystack.executors.dispatch import Dispatcher, Outcomes, Workers
@@ -38,6 +39,7 @@ class Run:
         progress: whether to show any.
         stop: signals that end it.
         lease: see ``Claims``.
+        begun: called once it is known that there may be a run.
     """
 
     root: Path
@@ -46,6 +48,7 @@ class Run:
     progress: bool = True
     stop: StopSignals | None = None
     lease: float = LEASE_SECONDS
+    begun: Callable[[], None] | None = None
 
     def with_workers(self, make: Callable[[Claims, Progress], Workers]) -> RunSummary:
         """Compute every shard that is not complete.
@@ -58,9 +61,15 @@ class Run:
         """
         started, stage = time.monotonic(), self.job.name
         stop = self.stop or StopSignals()
-        with stage_lock(self.root, stage, shared=self.share is not None), stop:
+        plan = self._plan()
+        planned = files.sha256_text(files.canonical_json(plan))
+        with stage_lock(self.root, stage, plan=planned, shared=self.share is not None), stop:
+            if self.begun is not None:
+                self.begun()
             remove_strays(self.root, stage)
-            plan = self._plan()
+            self._forget_other_shards(plan)
+            # Written down so that others can tell how far the stage is.
+            write_plan(self.root, stage, plan)
             tasks = self._tasks(plan)
             identity = RunIdentity.new(None if self.share is None else self.share.launch)
             claims = Claims(self.root, stage, identity, lease=self.lease)
@@ -80,13 +89,11 @@ class Run:
         return _summary(stage, outcomes, time.monotonic() - started)
 
     def _plan(self) -> Mapping[str, str]:
-        """Shard -> fingerprint, written down so that others can tell how far the stage is."""
+        """Shard -> fingerprint."""
         plan = {}
         for shard in self.job.shards():
             manifest_path(self.root, self.job.name, shard)  # refuses names that are no file names
             plan[shard] = fingerprint_of(self.job, shard)[0]
-        self._forget_other_shards(plan)
-        write_plan(self.root, self.job.name, plan)
         return plan
 
     def _tasks(self, plan: Mapping[str, str]) -> list[Task]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from haystack.errors import HaystackError
@@ -82,10 +82,15 @@ class SlurmExecutor:
         finally:
             self._stop.__exit__()
 
-    def run(self, job: Job, recipe: Recipe | None = None) -> RunSummary:
+    def run(
+        self,
+        job: Job,
+        recipe: Recipe | None = None,
+        begun: Callable[[], None] | None = None,
+    ) -> RunSummary:
         """Compute this task's share; see ``LocalExecutor.run``."""
         with self._stop:
-            return self._local.run(job, recipe)
+            return self._local.run(job, recipe, begun)
 
     def _requeue(self, computed: int) -> str:
         """Requeue this task if that makes sense; says what was done and why."""

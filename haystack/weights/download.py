@@ -23,7 +23,15 @@ from urllib.parse import urlsplit
 from haystack import __version__, files
 from haystack.errors import HaystackError, InputError
 from haystack.weights.catalogue import Weights, known
-from haystack.weights.store import FOLDER_VARIABLE, find, folder, locate, record_of, verify
+from haystack.weights.store import (
+    FOLDER_VARIABLE,
+    find,
+    folder,
+    locate,
+    record_of,
+    recorded_checksum,
+    verify,
+)
 
 MIRROR_VARIABLE = "HAYSTACK_WEIGHTS_MIRROR"
 """Environment variable: an address under which the files lie by their names."""
@@ -69,6 +77,7 @@ def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
     weights = known(name)
     if weights.package or locate(weights) is not None:
         return find(name)
+    recorded_checksum(weights)  # a record that says nothing is found before gigabytes came
     target = folder() / weights.file
     fetch(_address(weights), target, progress, check=lambda part: _check(weights, part))
     verify(weights, target)
@@ -217,8 +226,8 @@ def _check(weights: Weights, part: Path) -> None:
         )
     digest = files.sha256_file(part)
     expected, source = weights.checksum_prefix, "its name"
-    if record_of(weights).is_file():
-        expected, source = record_of(weights).read_text("utf-8").split()[0], str(record_of(weights))
+    if recorded := recorded_checksum(weights):
+        expected, source = recorded, str(record_of(weights))
     if not digest.startswith(expected):
         raise HaystackError(
             f"what came from {_address(weights)} has the SHA-256 {digest}, expected {expected} by "
@@ -230,9 +239,19 @@ def _address(weights: Weights) -> str:
     mirror = os.environ.get(MIRROR_VARIABLE, "")
     if not mirror:
         return weights.url
-    if urlsplit(mirror).scheme not in ("http", "https"):
+    if not _is_web_address(mirror):
         raise InputError(f"{MIRROR_VARIABLE} expects an http or https address, got {mirror!r}")
     return f"{mirror.rstrip('/')}/{weights.file}"
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018  raises where it is no number
+    except ValueError:
+        return False
+    sendable = text.isascii() and text.isprintable() and " " not in text
+    return sendable and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 @contextmanager

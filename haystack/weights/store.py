@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -109,10 +110,8 @@ def verify(weights: Weights, path: Path) -> None:
             f"its SHA-256 begins with {digest[: len(prefix)]}, by its name with {prefix}; {again}",
             path=path,
         )
-    record = record_of(weights)
-    try:
-        recorded = record.read_text(encoding="utf-8").split()[0]
-    except (OSError, IndexError):
+    record, recorded = record_of(weights), recorded_checksum(weights)
+    if not recorded:
         _record(record, digest, weights)
         return
     if recorded != digest:
@@ -126,6 +125,26 @@ def verify(weights: Weights, path: Path) -> None:
 def record_of(weights: Weights) -> Path:
     """Where the checksum is recorded, in the format of ``sha256sum``."""
     return folder() / f"{weights.file}.sha256"
+
+
+def recorded_checksum(weights: Weights) -> str:
+    """The checksum that was recorded, or "" where there is no record, or an empty one.
+
+    Raises:
+        InputError: the record holds something else; it is not made anew, since somebody meant it.
+    """
+    record = record_of(weights)
+    try:
+        words = record.read_text(encoding="utf-8-sig", errors="replace").split()
+    except OSError:
+        return ""
+    if words and not re.fullmatch("[0-9a-fA-F]{64}", words[0]):
+        raise InputError(
+            f"expected a SHA-256 of 64 hexadecimal digits, got {words[0][:70]!r}; mend the record, "
+            "or remove it to have the file that is there believed",
+            path=record,
+        )
+    return words[0].lower() if words else ""
 
 
 def checksum(path: str | Path) -> str:

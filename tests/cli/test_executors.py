@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -15,9 +16,11 @@ import torch
 from processes import snapshot
 from tiny_tars import quarantined, write_tars
 
+from haystack import files
 from haystack.cli import executors, main
 from haystack.cli.executors import Chosen
 from haystack.cli.outcome import QUARANTINED, Outcome
+from haystack.executors.locks import stage_lock
 from haystack.executors.shares import Share
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -258,3 +261,43 @@ def test_status_is_shown_again_until_ctrl_c(
     assert [json.loads(line) for line in out.splitlines()] == [{"stages": []}] * 4
     assert waits == [5.0, 5.0, 5.0]
     assert verb(capsys, "status", tmp_path, "--watch", "0")[0] == 2
+
+
+def test_settings_of_a_launch_that_is_kept_out_are_not_remembered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tars(tmp_path / "tars", 1)
+    work, words = tmp_path / "work", settings(tmp_path / "tars")
+    assert verb(capsys, "embed", work, *words)[0] == 0
+    before = (work / "workspace.yaml").read_text()
+    with stage_lock(work, "embed", plan="", shared=False):
+        code, _, err = verb(capsys, "embed", work, "embed.image_size=64")
+    assert (code, (work / "workspace.yaml").read_text()) == (1, before), err
+    assert "is running the stage 'embed'" in err
+
+
+def test_what_the_disk_refuses_is_a_sentence_and_the_next_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tars(tmp_path / "tars", 2)
+    work, words = tmp_path / "work", settings(tmp_path / "tars")
+    publish = files.publish
+
+    def full(temporary: Path, final: Path) -> None:
+        if final.name == "t001.safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device", str(final))
+        publish(temporary, final)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "publish", full)
+        code, _, err = verb(capsys, "embed", work, *words)
+    assert code == 1
+    assert err.endswith(
+        "t001.safetensors: No space left on device; what was finished is kept: mend that, and run "
+        "it again\n"
+    )
+    assert not list(work.rglob(".tmp-*"))
+    assert not list((work / "embed/.claims").iterdir())
+    code, out, _ = verb(capsys, "embed", work, "--json")
+    result = json.loads(out)
+    assert (code, result["shards_done"], result["shards_skipped"]) == (0, 1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -165,3 +166,20 @@ def test_a_coordinator_clears_the_claims_of_its_own_workers_only(tmp_path: Path)
     ours.clear_own("o")
     assert ours.look("s")[0] is Holder.NOBODY
     assert ours.look("o")[0] is Holder.ALIVE
+
+
+def test_a_claim_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = claims(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("json.dump", full)
+        with pytest.raises(OSError, match="No space"):
+            own.take("a")
+    assert own.look("a") == (Holder.NOBODY, None)
+    assert own.take("a") is not None
+    own.close()

@@ -12,7 +12,9 @@ import pytest
 from processes import snapshot
 from tiny_tars import ColourRecipe, quarantined, write_tars
 
+from haystack.errors import HaystackError
 from haystack.executors import LocalExecutor
+from haystack.executors.locks import stage_lock
 from haystack.executors.shares import Share
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -101,3 +103,35 @@ def test_only_a_shards_own_process_reads_all_of_its_files(
     assert wait_for(launch(tmp_path / "work", recipe, 1, 2)) == [0]
     assert wait_for(launch(tmp_path / "work", recipe, 0, 2)) == [1]
     assert damaged.read_bytes() == content
+
+
+def test_processes_of_one_plan_share_a_stage_and_others_stay_out(tmp_path: Path) -> None:
+    with stage_lock(tmp_path, "colour", plan="a", shared=True):
+        with stage_lock(tmp_path, "colour", plan="a", shared=True):
+            pass
+        with (
+            pytest.raises(HaystackError, match="with other settings, weights or images"),
+            stage_lock(tmp_path, "colour", plan="b", shared=True),
+        ):
+            pass
+        with (
+            pytest.raises(HaystackError, match=f"process {os.getpid()} is running the stage"),
+            stage_lock(tmp_path, "colour", plan="a", shared=False),
+        ):
+            pass
+    with stage_lock(tmp_path, "colour", plan="b", shared=True):
+        pass
+
+
+def test_a_launch_that_is_kept_out_is_not_begun(tmp_path: Path) -> None:
+    write_tars(tmp_path / "tars", 1)
+    job, begun = ColourRecipe(str(tmp_path / "tars"))(), []
+    executor = LocalExecutor(tmp_path / "work", progress=False)
+    with (
+        stage_lock(tmp_path / "work", job.name, plan="", shared=False),
+        pytest.raises(HaystackError, match="is running the stage"),
+    ):
+        executor.run(job, begun=lambda: begun.append(1))
+    assert not begun
+    executor.run(job, begun=lambda: begun.append(1))
+    assert begun == [1]

@@ -271,3 +271,32 @@ def test_a_note_that_is_torn_begins_anew(folder: Path, server: Server) -> None:
     (folder / f"{FILE}.part.json").write_text("{")
     assert pull(NAME).read_bytes() == server.content
     assert os.listdir(folder) == [FILE, f"{FILE}.sha256"] or len(names(folder)) == 2
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xfe\x00", b"1234  file", b"g" * 64])
+def test_a_record_that_is_no_checksum_is_named_before_anything_comes(
+    folder: Path, server: Server, junk: bytes
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{FILE}.sha256").write_bytes(junk)
+    with pytest.raises(InputError, match="expected a SHA-256 of 64 hexadecimal digits"):
+        pull(NAME)
+    assert not server.asked
+
+
+def test_a_record_by_another_program_is_understood(folder: Path, server: Server) -> None:
+    path = pull(NAME)
+    record = folder / f"{FILE}.sha256"
+    record.write_bytes(b"\xef\xbb\xbf" + record.read_bytes().upper())
+    assert pull(NAME) == path
+
+
+@pytest.mark.parametrize(
+    "mirror", ["http://[::1", "http://h:port/", "http:///x", "http://h/a b", "ftp://h", "h/x"]
+)
+def test_a_mirror_that_is_no_address_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, mirror: str
+) -> None:
+    monkeypatch.setenv("HAYSTACK_WEIGHTS_MIRROR", mirror)
+    with pytest.raises(InputError, match="HAYSTACK_WEIGHTS_MIRROR expects an http or https"):
+        pull(NAME)
