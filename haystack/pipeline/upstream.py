@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 
 from haystack.errors import InputError
 from haystack.executors.base import Counts, Outputs, manifest_path
-from haystack.executors.manifest import CurrentChecksums, Manifest, read_manifest
+from haystack.executors.manifest import (
+    PLAN,
+    CurrentChecksums,
+    Manifest,
+    read_manifest,
+    read_plan,
+)
 from haystack.io.images import Content, ImageSource
 from haystack.pipeline.workspace import Workspace, missing_stage, verb_of
 
@@ -30,12 +38,20 @@ def upstream_checksums(workspace: Workspace, stage: str, shards: Sequence[str]) 
     """Checksums of another stage's outputs, from its manifests.
 
     Raises:
-        InputError: that stage is not complete, or was made from outputs that have changed since.
+        InputError: that stage is not complete, was made from outputs that have changed since, or
+            was begun anew with other settings or inputs and is not done with these shards.
     """
     checksums: dict[str, str] = {}
     current = CurrentChecksums(workspace.root)
+    planned = _plan(workspace.root, stage, _written(workspace.root / stage / PLAN))
     for shard in shards:
         manifest = finished(workspace, stage, shard)
+        # Else shards of two settings would be mixed: features of both look alike.
+        if planned.get(shard, manifest.fingerprint) != manifest.fingerprint:
+            raise InputError(
+                f"the stage '{stage}' was begun anew and is not done with the shard {shard}; "
+                f"run again: haystack {verb_of(stage)} {workspace.root}"
+            )
         changed = current.outdated_stage(manifest)
         if changed is not None:
             raise InputError(
@@ -44,6 +60,16 @@ def upstream_checksums(workspace: Workspace, stage: str, shards: Sequence[str]) 
             )
         checksums.update(manifest.checksums())
     return checksums
+
+
+def _written(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
+@lru_cache(maxsize=8)
+def _plan(root: Path, stage: str, written: int) -> Mapping[str, str]:
+    """The stage's plan as of this time; read once, as jobs ask for each of thousands of shards."""
+    return read_plan(root, stage) or {}
 
 
 def shard_contents(source: ImageSource, shard: str, out: Outputs) -> Iterator[tuple[str, Content]]:

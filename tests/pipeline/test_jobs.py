@@ -24,7 +24,8 @@ from pipeline_campaign import (
 from processes import snapshot
 
 from haystack.errors import InputError
-from haystack.executors import Outputs, read_status
+from haystack.executors import LocalExecutor, Outputs, read_status
+from haystack.executors.base import Counts
 from haystack.io.images import open_source
 from haystack.pipeline.workspace import CLUSTERS, Workspace
 
@@ -285,6 +286,35 @@ def test_embedding_that_was_cut_short_is_not_clustered(campaign: Campaign) -> No
     (campaign.root / "embed/000002.manifest.json").unlink()
     with pytest.raises(InputError, match="run: haystack embed"):
         campaign.run("cluster")
+
+
+@pytest.mark.parametrize(
+    ("stage", "setting", "reader"),
+    [("embed", "embed.dtype=float16", "cluster"), ("score", "score.min_count=0", "gather")],
+)
+def test_a_stage_that_began_anew_and_was_cut_short_is_not_read(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, stage: str, setting: str, reader: str
+) -> None:
+    """Else shards made by the settings of before and of now would be mixed without a word."""
+    campaign.run()
+    changed = Campaign(campaign.root, campaign.source_root, (setting,))
+    job = changed.job(stage)
+    run = job.run
+
+    def cut_short(shard: str, out: Outputs) -> Counts:
+        if shard == "000001":
+            raise InputError("cut short")
+        return run(shard, out)
+
+    monkeypatch.setattr(job, "run", cut_short)
+    with pytest.raises(InputError, match="cut short"):
+        LocalExecutor(campaign.root, progress=False).run(job)
+    with pytest.raises(
+        InputError, match=f"'{stage}' was begun anew .* run again: haystack {stage}"
+    ):
+        changed.run(reader)
+    changed.run(stage)
+    changed.run(reader)
 
 
 def test_a_tar_that_breaks_off_is_quarantined(tmp_path: Path, source_root: Path) -> None:
