@@ -24,6 +24,12 @@ while [ $# -gt 0 ]; do
   esac
 done
 [ $# -ge 2 ] || usage
+for number in "$tasks" "$grace"; do
+  if ! [[ $number =~ ^[1-9][0-9]*$ ]]; then
+    echo "slurm_array.sh: --tasks and --grace expect whole numbers from 1, got $number" >&2
+    exit 2
+  fi
+done
 
 haystack=${HAYSTACK:-haystack}
 # The signal comes half a minute before the grace begins to be short.

@@ -186,3 +186,11 @@ def test_an_array_of_the_real_command(tmp_path: Path, slurm: Path) -> None:
     code = main(["embed", str(tmp_path / "undisturbed"), f"source.images={tmp_path / 'tars'}"])
     assert code == 3
     assert snapshot(tmp_path / "work") == snapshot(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("option", ["--tasks", "--grace"])
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1e3"])
+def test_an_array_of_no_tasks_is_refused(option: str, value: str) -> None:
+    done = tool("slurm_array.sh", option, value, "--dry-run", "--", "embed", "work")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"expect whole numbers from 1, got {value}" in done.stderr
