@@ -134,13 +134,24 @@ class TransformersSegmenter(ModelSegmenter):
         )
 
     def find(self, pictures: Sequence[Image.Image]) -> list[FoundSegments]:
-        """See ``ModelSegmenter``."""
+        """See ``ModelSegmenter``; a picture may be too thin to be scaled."""
         import torch
 
         from haystack.models.precision import autocast
+        from haystack.pipeline.memory import is_out_of_memory
 
         loaded: _Loaded = self.model
-        inputs = {key: value.to(loaded.device) for key, value in loaded.prepare(pictures).items()}
+        try:
+            prepared = loaded.prepare(pictures)
+        except (RuntimeError, ValueError) as error:
+            if is_out_of_memory(error):
+                raise
+            width, height = pictures[0].size
+            raise InputError(
+                f"the model's own preparation takes no image of {width}x{height} pixels: "
+                f"{_first_line(error)}"
+            ) from error
+        inputs = {key: value.to(loaded.device) for key, value in prepared.items()}
         with torch.inference_mode():
             with autocast(loaded.device, self._config.precision):
                 output = loaded.network(**inputs)

@@ -176,3 +176,11 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'haystack-psg\[transformers\]'"):
         opened("facebook/x")
+
+
+def test_an_image_too_thin_to_be_prepared_is_set_aside_alone(folders):
+    images = [("a", picture(60, 90)), ("thin", Image.new("RGB", (1, 3000))), ("b", picture(60, 90))]
+    first, thin, last = opened(folders / "eomt").segment_many(images)
+    assert isinstance(thin, InputError)
+    assert "takes no image of 1x3000 pixels" in str(thin)
+    assert (first.image_id, last.image_id) == ("a", "b")
