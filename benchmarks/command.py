@@ -45,6 +45,8 @@ def run_parts(description: str, parts: Mapping[str, Part], sizes: type) -> None:
     peers = Peers.of(options)
     where = machine()
     rows: list[Row] = []
+    if options.scratch is not None:
+        options.scratch.mkdir(parents=True, exist_ok=True)
     for name in options.parts:
         print(f"{name} ...", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(
