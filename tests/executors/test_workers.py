@@ -153,7 +153,7 @@ def test_a_launch_that_is_ended_takes_its_workers_along(tmp_path: Path, number: 
         text=True,
         start_new_session=True,
     )
-    while len(list(work.glob("colour/*.manifest.json"))) < 3:
+    while len(list(work.glob("colour/*.manifest.json"))) < 1:
         assert launch.poll() is None
         time.sleep(0.02)
     if number == signal.SIGKILL:
