@@ -150,7 +150,23 @@ def _run_stage(args: argparse.Namespace) -> Outcome:
         # Settings that a stage refuses, or whose run another one keeps out, are not remembered.
         summary = executor.run(job, recipe, begun=workspace.save)
         outcome = chosen.outcome(stage_outcome(summary))
-    return _with_queue(workspace, outcome) if args.verb == "propose" else outcome
+    if args.verb == "propose":
+        outcome = _with_queue(workspace, outcome)
+    return replace(outcome, text="\n".join([outcome.text, *_for_other_stages(args)]))
+
+
+def _for_other_stages(args: argparse.Namespace) -> list[str]:
+    """What to run for settings of other stages to take effect: a line a stage."""
+    keys = [setting.partition("=")[0] for setting in args.settings]
+    lines = []
+    for stage in _HELP:
+        others = [key for key in keys if key.startswith(f"{stage}.") and stage != args.verb]
+        if others:
+            lines.append(
+                f"{', '.join(others)}: remembered, and takes effect when this runs: "
+                f"haystack {stage} {args.workspace}"
+            )
+    return lines
 
 
 def _run_cluster(args: argparse.Namespace) -> Outcome:

@@ -274,6 +274,17 @@ def test_a_setting_that_its_stage_refuses_is_not_remembered(capsys, campaign):
     assert (root / "work" / "workspace.yaml").read_text() == before
 
 
+def test_settings_of_another_stage_are_said_to_wait_for_it(capsys, campaign):
+    root, _ = campaign
+    code, _, err = stage(capsys, root, "segment", "score.top=5", "score.min_count=3")
+    assert code == 0
+    embed, score = [line for line in err.splitlines() if "takes effect" in line]
+    assert embed.startswith("embed.encoder: remembered")
+    assert score.startswith("score.top, score.min_count: remembered")
+    assert score.endswith(f"haystack score {root / 'work'}")
+    assert "takes effect" not in run(capsys, "segment", root / "work", "segment.batch_size=1")[2]
+
+
 def test_paths_hold_from_any_folder(capsys, campaign, monkeypatch):
     root, _ = campaign
     monkeypatch.chdir(root)
