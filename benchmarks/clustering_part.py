@@ -11,8 +11,8 @@ import numpy as np
 from measure import Row, compared
 from peers import Peers, run_driver
 
-from haystack.pipeline.feature_rows import StoredRows
-from haystack.pipeline.kmeans import first_centroids
+from haystack.pipeline.clustering.feature_rows import StoredRows
+from haystack.pipeline.clustering.kmeans import first_centroids
 from haystack.pipeline.tables import Features, write_features
 
 _OURS = ("k-means by FAISS", "streaming k-means", "streaming k-means, float16")

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from haystack.errors import InputError
 from haystack.io.datasets import BUNDLED
-from haystack.pipeline.decoding import Decoder, NvjpegDecoder, PillowDecoder, Preprocessing
 from haystack.pipeline.embed import embed_images
-from haystack.pipeline.encoders import Encoder
+from haystack.pipeline.encoders.decoding import Decoder, NvjpegDecoder, PillowDecoder, Preprocessing
+from haystack.pipeline.encoders.encoder import Encoder
 
 _CPU_MODEL, _CUDA_MODEL = (f"vit_{size}_patch14_dinov2.lvd142m" for size in ("small", "large"))
 

@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from haystack.pipeline.config import EmbedConfig
-from haystack.pipeline.encoders import Encoder, find_encoder
+from haystack.pipeline.encoders.encoder import Encoder, find_encoder
 
 
 def main() -> int:

@@ -22,8 +22,8 @@ from common import answer, parser
 from measure import peak_memory_mib, reset_peak_memory
 from sklearn.cluster import KMeans, MiniBatchKMeans
 
-from haystack.pipeline.feature_rows import FeatureRows, StoredRows
-from haystack.pipeline.kmeans import assigned, train_faiss, train_streaming
+from haystack.pipeline.clustering.feature_rows import FeatureRows, StoredRows
+from haystack.pipeline.clustering.kmeans import assigned, train_faiss, train_streaming
 from haystack.pipeline.tables import Features, read_features, write_features
 
 Way = Callable[[list[Path], np.ndarray, int], float]

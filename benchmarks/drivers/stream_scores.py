@@ -18,8 +18,8 @@ from common import answer, parser
 from measure import peak_memory_mib
 
 from haystack.models.relation.inputs import PairLogits, SceneInput, all_pairs
-from haystack.pipeline.score import PlausibleTriplets, SceneInCluster, score_images
-from haystack.pipeline.top_candidates import TopCandidates
+from haystack.pipeline.scoring.score import PlausibleTriplets, SceneInCluster, score_images
+from haystack.pipeline.scoring.top_candidates import TopCandidates
 
 CLASSES, CLUSTERS, PREDICATES = 133, 50, 56
 BATCH = 64

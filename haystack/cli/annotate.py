@@ -90,8 +90,8 @@ def _filled_store(
     from haystack.annotate.simulate import SteppingClock
     from haystack.annotate.store import AnnotationStore, utc_now
     from haystack.cli.truth import check_segments
-    from haystack.pipeline.gather_job import GatherJob
-    from haystack.pipeline.upstream import ALL, finished, upstream_checksums
+    from haystack.pipeline.jobs.gather import GatherJob
+    from haystack.pipeline.jobs.upstream import ALL, finished, upstream_checksums
 
     # Outdated scores or segments would show other objects than the queue asks about.
     shards = workspace.source.shards()
@@ -207,7 +207,7 @@ def _export(args: argparse.Namespace) -> Outcome:
     from haystack.cli.truth import check_answered
     from haystack.executors.local import LocalExecutor
     from haystack.pipeline.export import ExportLabels
-    from haystack.pipeline.export_job import ExportJob
+    from haystack.pipeline.jobs.export import ExportJob
     from haystack.pipeline.workspace import EXPORTED
     from haystack.scene_graph import as_triplets
 

@@ -173,7 +173,7 @@ def _run_cluster(args: argparse.Namespace) -> Outcome:
     if args.sweep is None:
         return _run_stage(args)
     from haystack.executors.local import LocalExecutor
-    from haystack.pipeline.sweep_job import SweepJob
+    from haystack.pipeline.jobs.sweep import SweepJob
 
     workspace = open_workspace(args)
     job = SweepJob(workspace, workspace.source.shards(), args.sweep)
@@ -219,7 +219,7 @@ def _with_queue(workspace: Workspace, outcome: Outcome) -> Outcome:
 
 def _proposing(workspace: Workspace) -> list[str]:
     """Names of the models whose scores the queue follows."""
-    from haystack.pipeline.upstream import ALL, finished
+    from haystack.pipeline.jobs.upstream import ALL, finished
 
     return [model["name"] for model in finished(workspace, "propose", ALL).notes["models"]]
 
@@ -227,27 +227,27 @@ def _proposing(workspace: Workspace) -> list[str]:
 def _used_up(workspace: Workspace) -> list[tuple[int, int, int]]:
     """Groups of which all kept candidates are answered: (cluster, predicate, how many)."""
     from haystack.executors.manifest import read_manifest
-    from haystack.pipeline.upstream import ALL
+    from haystack.pipeline.jobs.upstream import ALL
 
     manifest = read_manifest(workspace.root, "propose", ALL)
     return [] if manifest is None else [tuple(row) for row in manifest.notes["exhausted"]]
 
 
 def _embed_job(workspace: Workspace, database: str) -> Job:
-    from haystack.pipeline.embed_job import EmbedJob
-    from haystack.pipeline.encoders import find_encoder
+    from haystack.pipeline.encoders.encoder import find_encoder
+    from haystack.pipeline.jobs.embed import EmbedJob
 
     return EmbedJob(workspace, workspace.source, find_encoder(workspace.config.embed))
 
 
 def _cluster_job(workspace: Workspace, database: str) -> Job:
-    from haystack.pipeline.cluster_job import ClusterJob
+    from haystack.pipeline.jobs.cluster import ClusterJob
 
     return ClusterJob(workspace, workspace.source)
 
 
 def _segment_job(workspace: Workspace, database: str) -> Job:
-    from haystack.pipeline.segment_job import SegmentJob
+    from haystack.pipeline.jobs.segment import SegmentJob
     from haystack.pipeline.segmenters.factory import open_segmenter
 
     source = workspace.source
@@ -259,7 +259,7 @@ def _score_job(workspace: Workspace, database: str) -> Job:
     from haystack.io import read_psg
     from haystack.models.relation.overlap import OverlapFilter
     from haystack.models.relation.references import ModelReference
-    from haystack.pipeline.score_job import ScoreJob, ScoringModel
+    from haystack.pipeline.jobs.score import ScoreJob, ScoringModel
     from haystack.statistics import TripletStatistics
 
     config, vocabulary = workspace.config.score, workspace.vocabulary
@@ -299,7 +299,7 @@ def _score_job(workspace: Workspace, database: str) -> Job:
 
 
 def _propose_job(workspace: Workspace, database: str) -> Job:
-    from haystack.pipeline.propose_job import ProposeJob
+    from haystack.pipeline.jobs.propose import ProposeJob
 
     answered, faulty = _known(workspace, database)
     blocks = _gather_job(workspace).shards()
@@ -307,7 +307,7 @@ def _propose_job(workspace: Workspace, database: str) -> Job:
 
 
 def _gather_job(workspace: Workspace) -> Job:
-    from haystack.pipeline.gather_job import GatherJob
+    from haystack.pipeline.jobs.gather import GatherJob
 
     return GatherJob(workspace, workspace.source.shards())
 

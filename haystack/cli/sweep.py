@@ -10,7 +10,7 @@ from haystack.cli.outcome import Outcome
 from haystack.text import table
 
 if TYPE_CHECKING:
-    from haystack.pipeline.sweep_job import SweepJob
+    from haystack.pipeline.jobs.sweep import SweepJob
 
 
 def add_sweep_argument(verb: argparse.ArgumentParser) -> None:

@@ -1,5 +1,6 @@
-"""The proposal pipeline: embed, cluster, segment, score, propose.
+"""The proposal pipeline: embed, cluster, segment, score, propose, export.
 
-Each stage is one module with one pure function; ``jobs`` wires it to the files of a workspace, and
-an executor runs the jobs over shards. Nothing heavy is imported here.
+A stage is a pure function (``embed``, ``clustering``, ``segment``, ``scoring``, ``propose``,
+``export``); ``jobs`` binds it to the files of a workspace, and an executor runs jobs over shards.
+Nothing heavy is imported here.
 """

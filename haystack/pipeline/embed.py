@@ -11,7 +11,7 @@ from torch import Tensor
 
 from haystack.errors import HaystackError, InputError
 from haystack.io.images import Content
-from haystack.pipeline.prefetch import prefetch
+from haystack.pipeline.encoders.prefetch import prefetch
 from haystack.pipeline.tables import Features
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from haystack.pipeline.candidates import Candidates, FaultySegment, Ints, Scores
+from haystack.pipeline.scoring.candidates import Candidates, FaultySegment, Ints, Scores
 from haystack.scene_graph import NO_RELATION
 
 Answered = tuple[str, int, int, int]

@@ -25,8 +25,8 @@ from safetensors.numpy import save_file
 from haystack import files
 from haystack.errors import InputError
 from haystack.io.panoptic_png import IdMap, read_panoptic_png
-from haystack.pipeline.candidates import IMAGES, Candidates
 from haystack.pipeline.propose import Proposal
+from haystack.pipeline.scoring.candidates import IMAGES, Candidates
 from haystack.scene_graph import Segment
 
 SEGMENT_ROW_GROUP = 64

@@ -16,7 +16,6 @@ from haystack import files
 from haystack.errors import InputError
 from haystack.io.images import ImageSource, open_source
 from haystack.pipeline import tables
-from haystack.pipeline.candidates import Candidates
 from haystack.pipeline.config import (
     WorkspaceConfig,
     dump_config,
@@ -24,6 +23,7 @@ from haystack.pipeline.config import (
     with_absolute_paths,
 )
 from haystack.pipeline.propose import Proposal
+from haystack.pipeline.scoring.candidates import Candidates
 from haystack.pipeline.segment_index import SegmentIndex
 from haystack.scene_graph import Segment
 from haystack.vocabulary import Vocabulary, psg_vocabulary

@@ -20,15 +20,15 @@ from haystack.io import read_psg, write_psg
 from haystack.io.images import decode_image, open_source
 from haystack.io.panoptic_png import segment_geometry, write_panoptic_png
 from haystack.models.relation.inputs import RelationLogits, SceneInput, all_pairs
-from haystack.pipeline.cluster_job import ClusterJob
-from haystack.pipeline.embed_job import EmbedJob
 from haystack.pipeline.export import ExportLabels
-from haystack.pipeline.export_job import ExportJob
-from haystack.pipeline.gather_job import GatherJob
+from haystack.pipeline.jobs.cluster import ClusterJob
+from haystack.pipeline.jobs.embed import EmbedJob
+from haystack.pipeline.jobs.export import ExportJob
+from haystack.pipeline.jobs.gather import GatherJob
+from haystack.pipeline.jobs.propose import ProposeJob
+from haystack.pipeline.jobs.score import ScoreJob, ScoringModel
+from haystack.pipeline.jobs.segment import SegmentJob
 from haystack.pipeline.propose import Answered
-from haystack.pipeline.propose_job import ProposeJob
-from haystack.pipeline.score_job import ScoreJob, ScoringModel
-from haystack.pipeline.segment_job import SegmentJob
 from haystack.pipeline.segmenters.precomputed import PrecomputedSegmenter
 from haystack.pipeline.workspace import CLUSTERS, Workspace
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets

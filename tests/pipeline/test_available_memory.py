@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from haystack.pipeline.available_memory import available_memory
+from haystack.pipeline.clustering.available_memory import available_memory
 
 GIB = 2**30
 V2 = "0::/slurm/job_7/step_0\n"

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haystack.pipeline import top_candidates
-from haystack.pipeline.candidates import Candidates
 from haystack.pipeline.propose import rank
-from haystack.pipeline.top_candidates import TopCandidates
+from haystack.pipeline.scoring import top_candidates
+from haystack.pipeline.scoring.candidates import Candidates
+from haystack.pipeline.scoring.top_candidates import TopCandidates
 
 Row = tuple[int, int, str, int, int, float]
 

@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from haystack.errors import HaystackError, InputError
-from haystack.pipeline.cluster import Clustering, cluster_features, nearest_to_centroid
+from haystack.pipeline.clustering.cluster import Clustering, cluster_features, nearest_to_centroid
+from haystack.pipeline.clustering.contact_sheet import contact_sheet
+from haystack.pipeline.clustering.feature_rows import MemoryRows
 from haystack.pipeline.config import ClusterConfig
-from haystack.pipeline.contact_sheet import contact_sheet
-from haystack.pipeline.feature_rows import MemoryRows
 
 faiss = pytest.importorskip("faiss", reason="needs faiss: pip install 'haystack-psg[cpu]'")
 
@@ -96,7 +96,9 @@ def test_auto_streams_what_does_not_fit_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     points, _ = blobs()
-    monkeypatch.setattr("haystack.pipeline.cluster.available_memory", lambda: points.nbytes)
+    monkeypatch.setattr(
+        "haystack.pipeline.clustering.cluster.available_memory", lambda: points.nbytes
+    )
     caplog.set_level("INFO", "haystack")
     assert run(points).algorithm == "streaming"
     assert "k-means by streaming: 160 training points take" in caplog.text

@@ -12,7 +12,7 @@ from torchvision.io import decode_jpeg
 
 from haystack.errors import HaystackError, InputError
 from haystack.io.images import decode_image
-from haystack.pipeline.decoding import NvjpegDecoder, PillowDecoder, Preprocessing
+from haystack.pipeline.encoders.decoding import NvjpegDecoder, PillowDecoder, Preprocessing
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 SETTINGS = {

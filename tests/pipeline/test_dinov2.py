@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from haystack.errors import InputError
-from haystack.pipeline import encoders
 from haystack.pipeline.config import EmbedConfig
-from haystack.pipeline.dinov2 import ENCODERS, held_model, resize_position_embedding
-from haystack.pipeline.encoders import Encoder, find_encoder
+from haystack.pipeline.encoders import encoder
+from haystack.pipeline.encoders.dinov2 import ENCODERS, held_model, resize_position_embedding
+from haystack.pipeline.encoders.encoder import Encoder, find_encoder
 
 SIZES = {"s": (384, 12), "b": (768, 12), "l": (1024, 24), "g": (1536, 40)}
 
@@ -109,13 +109,13 @@ def test_every_official_file_loads_strictly(name: str, monkeypatch: pytest.Monke
     with torch.device("meta"):  # shapes and names alone: the largest has 4.5 GB
         state = official_state(width, depth, registers=registers, swiglu=swiglu, device="meta")
         assert held_model(state) == name
-        model, settings = encoders._build_timm(ENCODERS[name], dict(state), 518)
+        model, settings = encoder._build_timm(ENCODERS[name], dict(state), 518)
         assert settings["input_size"] == (3, 518, 518)
         # The mask token is for training alone.
         assert len(model.state_dict()) == len(state) - 1
         del state["blocks.3.ls2.gamma"]
         with pytest.raises(RuntimeError, match=r"blocks\.3\.ls2\.gamma"):
-            encoders._build_timm(ENCODERS[name], state, 518)
+            encoder._build_timm(ENCODERS[name], state, 518)
 
 
 def test_a_file_of_another_dinov2_is_named(files: dict[str, Path]) -> None:

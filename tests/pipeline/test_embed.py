@@ -12,8 +12,8 @@ from haystack.errors import HaystackError, InputError
 from haystack.io.images import Content
 from haystack.pipeline.config import EmbedConfig
 from haystack.pipeline.embed import embed_images
-from haystack.pipeline.embed_job import decoding_threads
-from haystack.pipeline.encoders import SMALL_ENCODER, find_encoder
+from haystack.pipeline.encoders.encoder import SMALL_ENCODER, find_encoder
+from haystack.pipeline.jobs.embed import decoding_threads
 from haystack.pipeline.tables import Features
 
 Reasons = list[tuple[str, str]]

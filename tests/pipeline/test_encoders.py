@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from haystack.errors import HaystackError, InputError
 from haystack.pipeline.config import EmbedConfig
-from haystack.pipeline.encoders import SMALL_ENCODER, Encoder, find_encoder
+from haystack.pipeline.encoders.encoder import SMALL_ENCODER, Encoder, find_encoder
 
 DINOV2 = "vit_small_patch14_dinov2.lvd142m"
 

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from haystack.errors import InputError
 from haystack.pipeline import tables
-from haystack.pipeline.feature_rows import CentredRows, MemoryRows, SelectedRows, StoredRows
+from haystack.pipeline.clustering.feature_rows import (
+    CentredRows,
+    MemoryRows,
+    SelectedRows,
+    StoredRows,
+)
 
 
 def stored(

@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haystack.errors import HaystackError, InputError
-from haystack.pipeline.cluster import train
-from haystack.pipeline.config import ClusterConfig
-from haystack.pipeline.feature_rows import MemoryRows
-from haystack.pipeline.kmeans import (
+from haystack.pipeline.clustering.cluster import train
+from haystack.pipeline.clustering.feature_rows import MemoryRows
+from haystack.pipeline.clustering.kmeans import (
     Trained,
     assigned,
     first_centroids,
     train_faiss,
     train_streaming,
 )
+from haystack.pipeline.config import ClusterConfig
 
 faiss = pytest.importorskip("faiss", reason="needs faiss: pip install 'haystack-psg[cpu]'")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haystack.pipeline.prefetch import prefetch
+from haystack.pipeline.encoders.prefetch import prefetch
 
 
 @settings(max_examples=30)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from haystack.pipeline.candidates import Candidates
 from haystack.pipeline.propose import Proposal, is_known, propose
+from haystack.pipeline.scoring.candidates import Candidates
 
 
 def candidates(per_cluster: int, *, clusters: int = 4, predicates: int = 2) -> Candidates:

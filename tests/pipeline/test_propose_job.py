@@ -11,8 +11,8 @@ from haystack.errors import InputError
 from haystack.executors import LocalExecutor
 from haystack.executors.manifest import read_manifest
 from haystack.models.relation.inputs import RelationLogits, SceneInput
-from haystack.pipeline.propose_job import ProposeJob
-from haystack.pipeline.score_job import ScoringModel, scene_of
+from haystack.pipeline.jobs.propose import ProposeJob
+from haystack.pipeline.jobs.score import ScoringModel, scene_of
 from haystack.statistics import TripletStatistics
 
 

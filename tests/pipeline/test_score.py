@@ -13,14 +13,14 @@ from scipy.special import log_softmax, logsumexp
 from haystack.errors import HaystackError, InputError
 from haystack.models.relation.inputs import PairLogits, RelationLogits, SceneInput, all_pairs
 from haystack.models.relation.overlap import OverlapFilter
-from haystack.pipeline.candidates import Candidates
-from haystack.pipeline.score import (
+from haystack.pipeline.scoring.candidates import Candidates
+from haystack.pipeline.scoring.score import (
     PlausibleTriplets,
     SceneInCluster,
     log_ratio,
     score_images,
 )
-from haystack.pipeline.top_candidates import TopCandidates
+from haystack.pipeline.scoring.top_candidates import TopCandidates
 from haystack.scene_graph import SceneGraph, Segment, as_triplets
 from haystack.statistics import TripletStatistics
 
@@ -282,7 +282,7 @@ def test_batches_that_do_not_fit_are_halved(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_batches_have_a_bounded_number_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("haystack.pipeline.score.MOST_PAIRS", 40)
+    monkeypatch.setattr("haystack.pipeline.scoring.score.MOST_PAIRS", 40)
     seen: list[int] = []
 
     class Counting(FakeRelationModel):

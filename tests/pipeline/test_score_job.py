@@ -12,7 +12,7 @@ from haystack.errors import InputError
 from haystack.executors import LocalExecutor
 from haystack.executors.manifest import read_manifest
 from haystack.models.relation.inputs import RelationLogits, SceneInput
-from haystack.pipeline.score_job import ScoreJob, ScoringModel
+from haystack.pipeline.jobs.score import ScoreJob, ScoringModel
 from haystack.statistics import TripletStatistics
 
 

@@ -12,11 +12,11 @@ from processes import snapshot
 from haystack.cli import main
 from haystack.errors import InputError, MissingDependencyError
 from haystack.executors import LocalExecutor
-from haystack.pipeline.cluster import cluster_features
+from haystack.pipeline.clustering.cluster import cluster_features
+from haystack.pipeline.clustering.feature_rows import MemoryRows
+from haystack.pipeline.clustering.sweep import PAIRS, sweep_k
 from haystack.pipeline.config import ClusterConfig
-from haystack.pipeline.feature_rows import MemoryRows
-from haystack.pipeline.sweep import PAIRS, sweep_k
-from haystack.pipeline.sweep_job import SweepJob
+from haystack.pipeline.jobs.sweep import SweepJob
 
 pytest.importorskip("faiss", reason="needs faiss: pip install 'haystack-psg[cpu]'")
 pytest.importorskip("sklearn", reason="needs scikit-learn: pip install 'haystack-psg[sweep]'")

@@ -11,8 +11,8 @@ from pipeline_campaign import Campaign
 
 from haystack.errors import InputError
 from haystack.pipeline import tables
-from haystack.pipeline.candidates import Candidates
 from haystack.pipeline.propose import Proposal
+from haystack.pipeline.scoring.candidates import Candidates
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

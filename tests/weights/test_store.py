@@ -42,7 +42,7 @@ def test_the_catalogue_is_well_formed() -> None:
 def test_dinov2s_addresses_are_those_that_timm_knows() -> None:
     import timm
 
-    from haystack.pipeline.dinov2 import ENCODERS
+    from haystack.pipeline.encoders.dinov2 import ENCODERS
 
     for name, encoder in ENCODERS.items():
         assert known(name).url == timm.get_pretrained_cfg(encoder).url

@@ -10,8 +10,8 @@ from haystack.executors.base import Counts, Outputs
 from haystack.io.psg import FAULTY_SEGMENTS
 from haystack.io.psg_writer import write_psg
 from haystack.pipeline.export import ExportLabels, export_dataset, mask_file
+from haystack.pipeline.jobs.upstream import ALL, upstream_checksums
 from haystack.pipeline.tables import SegmentedImage
-from haystack.pipeline.upstream import ALL, upstream_checksums
 from haystack.pipeline.workspace import EXPORTED, Workspace
 
 

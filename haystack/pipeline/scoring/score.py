@@ -22,10 +22,10 @@ from haystack.errors import InputError
 from haystack.models.relation.answers import ask_on_device
 from haystack.models.relation.inputs import PairLogits, SceneInput, all_pairs
 from haystack.models.relation.protocol import RelationModel
-from haystack.pipeline.candidates import IMAGES
 from haystack.pipeline.memory import InHalves
-from haystack.pipeline.pair_batch import PairBatch
-from haystack.pipeline.top_candidates import Rows, TopCandidates, pack
+from haystack.pipeline.scoring.candidates import IMAGES
+from haystack.pipeline.scoring.pair_batch import PairBatch
+from haystack.pipeline.scoring.top_candidates import Rows, TopCandidates, pack
 from haystack.scene_graph import NO_RELATION
 from haystack.statistics import TripletStatistics
 

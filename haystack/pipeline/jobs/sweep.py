@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 from haystack.executors.base import Counts, Outputs
-from haystack.pipeline.cluster_job import clustering_settings, feature_rows
-from haystack.pipeline.sweep import SweptK, sweep_k
-from haystack.pipeline.upstream import upstream_checksums
+from haystack.pipeline.clustering.sweep import SweptK, sweep_k
+from haystack.pipeline.jobs.cluster import clustering_settings, feature_rows
+from haystack.pipeline.jobs.upstream import upstream_checksums
 from haystack.pipeline.workspace import SWEPT, Workspace
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from haystack.errors import HaystackError, InputError, MissingDependencyError
-from haystack.pipeline.feature_rows import FeatureRows
+from haystack.pipeline.clustering.feature_rows import FeatureRows
 
 logger = logging.getLogger(__name__)
 

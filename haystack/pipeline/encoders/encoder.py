@@ -21,11 +21,11 @@ from haystack import weights
 from haystack.devices import usable_device
 from haystack.errors import InputError
 from haystack.models.checkpoints.state_dicts import read_state_dict
-from haystack.pipeline import dinov2
 from haystack.pipeline.config import EmbedConfig
-from haystack.pipeline.decoding import Decoder, NvjpegDecoder, PillowDecoder, Preprocessing
+from haystack.pipeline.encoders import dinov2
+from haystack.pipeline.encoders.decoding import Decoder, NvjpegDecoder, PillowDecoder, Preprocessing
+from haystack.pipeline.encoders.small import PREPROCESSING, SMALL_ENCODER, build_small
 from haystack.pipeline.memory import InHalves
-from haystack.pipeline.small_encoder import PREPROCESSING, SMALL_ENCODER, build_small
 
 logger = logging.getLogger(__name__)
 

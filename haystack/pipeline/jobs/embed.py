@@ -13,8 +13,8 @@ from haystack.executors.base import Counts, Outputs
 from haystack.io.images import ImageSource
 from haystack.pipeline import tables
 from haystack.pipeline.embed import ImageEncoder, embed_images
-from haystack.pipeline.encoders import EncoderSpec
-from haystack.pipeline.upstream import counts_of, shard_contents
+from haystack.pipeline.encoders.encoder import EncoderSpec
+from haystack.pipeline.jobs.upstream import counts_of, shard_contents
 from haystack.pipeline.workspace import FEATURES, Workspace
 
 

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 from haystack.errors import InputError
 from haystack.executors.base import Counts, Outputs
 from haystack.pipeline import tables
-from haystack.pipeline.candidates import Candidates
+from haystack.pipeline.jobs.upstream import finished, upstream_checksums
+from haystack.pipeline.scoring.candidates import Candidates
+from haystack.pipeline.scoring.top_candidates import TopCandidates
 from haystack.pipeline.segment_index import SegmentIndex
-from haystack.pipeline.top_candidates import TopCandidates
-from haystack.pipeline.upstream import finished, upstream_checksums
 from haystack.pipeline.workspace import CANDIDATES, GATHERED, Workspace
 
 BLOCK = 32

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from haystack.errors import MissingDependencyError
-from haystack.pipeline.cluster import device_of, prepared, train
+from haystack.pipeline.clustering.cluster import device_of, prepared, train
+from haystack.pipeline.clustering.feature_rows import FeatureRows, Rows, SelectedRows
+from haystack.pipeline.clustering.kmeans import assigned
 from haystack.pipeline.config import ClusterConfig
-from haystack.pipeline.feature_rows import FeatureRows, Rows, SelectedRows
-from haystack.pipeline.kmeans import assigned
 
 PAIRS = 3
 """How often the images are halved."""
@@ -62,7 +62,8 @@ class SweptK:
 def sweep_k(features: FeatureRows, config: ClusterConfig) -> SweptK:
     """Cluster as the configuration says, and ``2 * PAIRS`` times more on halves.
 
-    The clustering is the one that :func:`~haystack.pipeline.cluster.cluster_features` makes.
+    The clustering is the one that
+    :func:`~haystack.pipeline.clustering.cluster.cluster_features` makes.
 
     Args:
         features: N points.

@@ -13,10 +13,10 @@ from haystack import files
 from haystack.errors import InputError
 from haystack.executors.base import Counts, Outputs
 from haystack.pipeline import tables
-from haystack.pipeline.candidates import Candidates, FaultySegment, Ints
-from haystack.pipeline.gather_job import best_of, common_notes
+from haystack.pipeline.jobs.gather import best_of, common_notes
+from haystack.pipeline.jobs.upstream import ALL, upstream_checksums
 from haystack.pipeline.propose import Answered, is_known, propose
-from haystack.pipeline.upstream import ALL, upstream_checksums
+from haystack.pipeline.scoring.candidates import Candidates, FaultySegment, Ints
 from haystack.pipeline.workspace import GATHERED, PROPOSALS, Workspace
 
 

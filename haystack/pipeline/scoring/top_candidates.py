@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from haystack.pipeline.candidates import IMAGES, Candidates
+from haystack.pipeline.scoring.candidates import IMAGES, Candidates
 
 POSITION_BITS = 16
 """Subjects and objects are positions below 2 ** 16: such an image would have 4 billion pairs."""

@@ -15,11 +15,11 @@ from haystack import files
 from haystack.executors.base import Counts, Outputs
 from haystack.io.images import ImageSource, decode_image
 from haystack.pipeline import tables
-from haystack.pipeline.cluster import Clustering, cluster_features, nearest_to_centroid
+from haystack.pipeline.clustering.cluster import Clustering, cluster_features, nearest_to_centroid
+from haystack.pipeline.clustering.contact_sheet import CELL, contact_sheet
+from haystack.pipeline.clustering.feature_rows import StoredRows
 from haystack.pipeline.config import ClusterConfig
-from haystack.pipeline.contact_sheet import CELL, contact_sheet
-from haystack.pipeline.feature_rows import StoredRows
-from haystack.pipeline.upstream import ALL, upstream_checksums
+from haystack.pipeline.jobs.upstream import ALL, upstream_checksums
 from haystack.pipeline.workspace import (
     ASSIGNMENTS,
     CENTROIDS,

@@ -20,12 +20,12 @@ from haystack.io.images import read_rgb
 from haystack.models.relation.inputs import SceneInput, scene_input
 from haystack.models.relation.protocol import RelationModel
 from haystack.pipeline import tables
-from haystack.pipeline.candidates import FaultySegment
+from haystack.pipeline.jobs.upstream import ALL, upstream_checksums
 from haystack.pipeline.propose import Answered
-from haystack.pipeline.score import PlausibleTriplets, SceneInCluster, score_images
+from haystack.pipeline.scoring.candidates import FaultySegment
+from haystack.pipeline.scoring.score import PlausibleTriplets, SceneInCluster, score_images
+from haystack.pipeline.scoring.top_candidates import TopCandidates
 from haystack.pipeline.segment_index import SegmentIndex
-from haystack.pipeline.top_candidates import TopCandidates
-from haystack.pipeline.upstream import ALL, upstream_checksums
 from haystack.pipeline.workspace import ASSIGNMENTS, CANDIDATES, SEGMENTED, Workspace
 from haystack.scene_graph import SceneGraph, segments_identity
 from haystack.statistics import TripletStatistics

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from haystack.executors.base import Counts, Outputs
 from haystack.io.images import ImageSource
 from haystack.pipeline import tables
+from haystack.pipeline.jobs.upstream import counts_of, shard_images
 from haystack.pipeline.segment import segment_images
 from haystack.pipeline.segmenters.base import Segmenter
-from haystack.pipeline.upstream import counts_of, shard_images
 from haystack.pipeline.workspace import SEGMENTED, Workspace
 
 

@@ -15,10 +15,9 @@ import torch
 
 from haystack.devices import usable_device
 from haystack.errors import InputError
-from haystack.pipeline.available_memory import available_memory
-from haystack.pipeline.config import ClusterConfig
-from haystack.pipeline.feature_rows import CentredRows, FeatureRows, SelectedRows
-from haystack.pipeline.kmeans import (
+from haystack.pipeline.clustering.available_memory import available_memory
+from haystack.pipeline.clustering.feature_rows import CentredRows, FeatureRows, SelectedRows
+from haystack.pipeline.clustering.kmeans import (
     Trained,
     assigned,
     chunk_size,
@@ -26,6 +25,7 @@ from haystack.pipeline.kmeans import (
     train_faiss,
     train_streaming,
 )
+from haystack.pipeline.config import ClusterConfig
 
 logger = logging.getLogger(__name__)
 
