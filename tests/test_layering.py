@@ -109,8 +109,8 @@ def test_starting_imports_nothing_heavy(statement):
 @pytest.mark.parametrize("package", ["annotate", "executors", "weights"])
 def test_the_annotation_service_the_executors_and_the_weights_need_no_torch(package):
     modules = [
-        f"haystack.{package}.{path.stem}"
-        for path in sorted((PACKAGE / package).glob("*.py"))
+        ".".join(("haystack", *path.relative_to(PACKAGE).with_suffix("").parts))
+        for path in sorted((PACKAGE / package).rglob("*.py"))
         if path.stem != "__init__"
     ]
     assert modules

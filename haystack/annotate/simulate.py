@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Literal
 
 from haystack.annotate.records import Proposal, Verdict
-from haystack.annotate.store import AnnotationStore
+from haystack.annotate.store.store import AnnotationStore
 from haystack.errors import InputError
 
 Truth = Callable[[Proposal], Verdict | None]

@@ -18,7 +18,7 @@ from haystack.text import table
 
 if TYPE_CHECKING:
     from haystack.annotate.records import Proposal
-    from haystack.annotate.store import AnnotationStore
+    from haystack.annotate.store.store import AnnotationStore
     from haystack.pipeline.workspace import Workspace
     from haystack.scene_graph import SceneGraphDataset
 
@@ -88,7 +88,7 @@ def _filled_store(
     """The store with the queue in it; checks that the truth is one of the same segments."""
     from haystack.annotate.records import Proposal
     from haystack.annotate.simulate import SteppingClock
-    from haystack.annotate.store import AnnotationStore, utc_now
+    from haystack.annotate.store.store import AnnotationStore, utc_now
     from haystack.cli.truth import check_segments
     from haystack.pipeline.jobs.gather import GatherJob
     from haystack.pipeline.jobs.upstream import ALL, finished, upstream_checksums
@@ -173,7 +173,7 @@ def _simulate(
 
 
 def _serve(args: argparse.Namespace, workspace: Workspace, store: AnnotationStore) -> Outcome:
-    from haystack.annotate.service import Caption, create_app, serve
+    from haystack.annotate.service.app import Caption, create_app, serve
     from haystack.pipeline.media import WorkspaceMedia
 
     if not store.progress():
@@ -203,7 +203,7 @@ def _export(args: argparse.Namespace) -> Outcome:
     from pathlib import Path
 
     from haystack.annotate.labels import resolve
-    from haystack.annotate.store import AnnotationStore
+    from haystack.annotate.store.store import AnnotationStore
     from haystack.cli.truth import check_answered
     from haystack.executors.local import LocalExecutor
     from haystack.pipeline.export import ExportLabels

@@ -336,7 +336,7 @@ def _known(
     """What was answered (image id, subject, object, predicate) and which segments are faulty."""
     if "://" not in database and not Path(database).is_file():
         return set(), set()
-    from haystack.annotate.store import AnnotationStore
+    from haystack.annotate.store.store import AnnotationStore
     from haystack.cli.truth import check_answered
     from haystack.scene_graph import NO_RELATION
 

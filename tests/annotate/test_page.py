@@ -18,8 +18,8 @@ playwright_api = pytest.importorskip(
 )
 import uvicorn  # noqa: E402
 
-from haystack.annotate.service import create_app  # noqa: E402
-from haystack.annotate.store import AnnotationStore  # noqa: E402
+from haystack.annotate.service.app import create_app  # noqa: E402
+from haystack.annotate.store.store import AnnotationStore  # noqa: E402
 
 pytestmark = pytest.mark.browser
 

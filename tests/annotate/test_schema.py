@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 import sqlalchemy
 
-from haystack.annotate import schema
-from haystack.annotate.database import Database
-from haystack.annotate.schema import MIGRATIONS, Migration, migrate, tables, views
-from haystack.annotate.store import AnnotationStore
+from haystack.annotate.store import schema
+from haystack.annotate.store.database import Database
+from haystack.annotate.store.schema import MIGRATIONS, Migration, migrate, tables, views
+from haystack.annotate.store.store import AnnotationStore
 from haystack.errors import InputError
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from haystack.annotate.simulate import SteppingClock, answer_from_truth
-from haystack.annotate.store import AnnotationStore
+from haystack.annotate.store.store import AnnotationStore
 from haystack.errors import InputError
 
 EATING, RIDING = 0, 1

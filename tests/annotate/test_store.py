@@ -19,7 +19,7 @@ from haystack.annotate.records import (
     Proposal,
     UnknownProposalError,
 )
-from haystack.annotate.store import AnnotationStore
+from haystack.annotate.store.store import AnnotationStore
 from haystack.errors import InputError
 
 EATING, RIDING = 0, 1
@@ -395,7 +395,7 @@ def test_one_key_from_four_threads_at_once_is_one_event(store, make_queue):
 
 _WRITER = """
 import sys
-from haystack.annotate.store import AnnotationStore
+from haystack.annotate.store.store import AnnotationStore
 store = AnnotationStore(sys.argv[1])
 number = 0
 while asked := store.next_proposal(0, "ann"):

@@ -382,7 +382,9 @@ def test_answers_never_land_on_other_segments(capsys, answered):
 
 
 def test_answers_keep_which_models_asked_for_them(answered):
-    from haystack.annotate.store import AnnotationStore  # other tests here do without SQLAlchemy
+    from haystack.annotate.store.store import (
+        AnnotationStore,
+    )  # other tests here do without SQLAlchemy
 
     root, _ = answered
     with AnnotationStore(root / "work" / "annotations.db") as store:

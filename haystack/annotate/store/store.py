@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from haystack.annotate.database import Database
 from haystack.annotate.records import (
     VERDICTS,
     Answer,
@@ -21,7 +20,8 @@ from haystack.annotate.records import (
     UnknownProposalError,
     Verdict,
 )
-from haystack.annotate.schema import (
+from haystack.annotate.store.database import Database
+from haystack.annotate.store.schema import (
     current_answers,
     events,
     faulty_segments,

@@ -38,7 +38,7 @@ class Database:
 
     def __init__(self, location: str | Path) -> None:
         # Imported here because it imports SQLAlchemy, whose absence is explained above.
-        from haystack.annotate.schema import meta, migrate
+        from haystack.annotate.store.schema import meta, migrate
 
         url = _parse(location)
         self.name = (url.database or "") if _is_sqlite(url) else str(url)

@@ -50,6 +50,7 @@ proposals = Table(
     Column("is_queued", Boolean),
     Column("is_open", Boolean),
     Column("origin", Text),
+    Column("copies", Integer),
 )
 events = Table(
     "events",
@@ -66,6 +67,7 @@ events = Table(
     Column("rank", Integer),
     Column("round", Integer),
     Column("origin", Text),
+    Column("purpose", Text),
 )
 segment_faults = Table(
     "segment_faults",
@@ -73,6 +75,64 @@ segment_faults = Table(
     Column("event_id", BigInteger, primary_key=True),
     Column("image_id", Text),
     Column("segment", Integer),
+)
+
+leases = Table(
+    "leases",
+    tables,
+    Column("proposal_id", Text, primary_key=True),
+    Column("annotator", Text, primary_key=True),
+    Column("purpose", Text),
+    Column("expires_at", Float),
+)
+gold = Table(
+    "gold",
+    tables,
+    Column("proposal_id", Text, primary_key=True),
+    Column("verdict", Text),
+    Column("set_by", Text),
+    Column("set_at", Text),
+)
+annotators = Table(
+    "annotators",
+    tables,
+    Column("name", Text, primary_key=True),
+    Column("role", Text),
+    Column("token_hash", Text),
+    Column("created_at", Text),
+    Column("expires_at", Text),
+    Column("revoked_at", Text),
+)
+wordings = Table(
+    "wordings",
+    tables,
+    Column("id", BigInteger, primary_key=True),
+    Column("key", Text),
+    Column("predicate", Integer),
+    Column("image_id", Text),
+    Column("subject", Integer),
+    Column("object", Integer),
+    Column("annotator", Text),
+    Column("words", Text),
+    Column("created_at", Text),
+)
+predicate_names = Table(
+    "predicate_names",
+    tables,
+    Column("id", BigInteger, primary_key=True),
+    Column("predicate", Integer),
+    Column("name", Text),
+    Column("help", Text),
+    Column("set_by", Text),
+    Column("set_at", Text),
+)
+rounds = Table(
+    "rounds",
+    tables,
+    Column("round", Integer, primary_key=True),
+    Column("loaded_at", Text),
+    Column("proposals", Integer),
+    Column("notes", Text),
 )
 
 views = MetaData()
@@ -103,7 +163,9 @@ _SPELLINGS = {
     },
 }
 
-_VIEWS = (
+_PURPOSES = "('label', 'gold', 'repeat', 'adjudication')"
+
+_VIEWS_OF_2 = (
     """CREATE VIEW current_answers AS
         SELECT e.* FROM events e
         WHERE e.verdict <> 'undo'
@@ -117,6 +179,22 @@ _VIEWS = (
     """CREATE VIEW faulty_segments AS
         SELECT f.* FROM segment_faults f
         JOIN current_answers answer ON answer.id = f.event_id""",
+)
+
+_VIEWS_OF_3 = (
+    # Answers to hidden gold items and to repeats measure people; they are no labels.
+    """CREATE VIEW current_answers AS
+        SELECT e.* FROM events e
+        WHERE e.verdict <> 'undo' AND e.purpose IN ('label', 'adjudication')
+        AND NOT EXISTS (SELECT 1 FROM events undo WHERE undo.retracts = e.id)
+        AND NOT EXISTS (
+            SELECT 1 FROM events later
+            WHERE later.proposal_id = e.proposal_id AND later.annotator = e.annotator
+            AND later.id > e.id AND later.verdict <> 'undo'
+            AND later.purpose IN ('label', 'adjudication')
+            AND NOT EXISTS (SELECT 1 FROM events undo WHERE undo.retracts = later.id)
+        )""",
+    _VIEWS_OF_2[1],
 )
 
 MIGRATIONS: tuple[Migration, ...] = (
@@ -164,7 +242,7 @@ MIGRATIONS: tuple[Migration, ...] = (
                 segment INTEGER NOT NULL
             )""",
             "CREATE INDEX segment_faults_by_segment ON segment_faults (image_id, segment)",
-            *_VIEWS,
+            *_VIEWS_OF_2,
         ),
     ),
     Migration(
@@ -175,7 +253,71 @@ MIGRATIONS: tuple[Migration, ...] = (
             # PostgreSQL's views keep the columns that their tables had when they were made.
             "DROP VIEW faulty_segments",
             "DROP VIEW current_answers",
-            *_VIEWS,
+            *_VIEWS_OF_2,
+        ),
+    ),
+    Migration(
+        3,
+        (
+            "ALTER TABLE proposals ADD COLUMN copies INTEGER NOT NULL DEFAULT 1",
+            "ALTER TABLE events ADD COLUMN purpose TEXT NOT NULL DEFAULT 'label' "
+            f"CHECK (purpose IN {_PURPOSES})",
+            "CREATE INDEX events_by_round ON events (round, id)",
+            # A row is the promise that nobody else is asked this question until it expires.
+            f"""CREATE TABLE leases (
+                proposal_id TEXT NOT NULL REFERENCES proposals (id),
+                annotator TEXT NOT NULL,
+                purpose TEXT NOT NULL CHECK (purpose IN {_PURPOSES}),
+                expires_at {{double}} NOT NULL,
+                PRIMARY KEY (proposal_id, annotator)
+            )""",
+            "CREATE INDEX leases_by_annotator ON leases (annotator, expires_at)",
+            """CREATE TABLE gold (
+                proposal_id TEXT PRIMARY KEY REFERENCES proposals (id),
+                verdict TEXT NOT NULL,
+                set_by TEXT NOT NULL,
+                set_at TEXT NOT NULL
+            )""",
+            """CREATE TABLE annotators (
+                name TEXT PRIMARY KEY,
+                role TEXT NOT NULL CHECK (role IN ('annotator', 'lead')),
+                token_hash TEXT NOT NULL UNIQUE,
+                created_at TEXT NOT NULL,
+                expires_at TEXT,
+                revoked_at TEXT
+            )""",
+            # What people call a relation that they see, without being told a name (section 3.1).
+            """CREATE TABLE wordings (
+                id {identity},
+                key TEXT NOT NULL UNIQUE,
+                predicate INTEGER NOT NULL,
+                image_id TEXT NOT NULL,
+                subject INTEGER NOT NULL,
+                object INTEGER NOT NULL,
+                annotator TEXT NOT NULL,
+                words TEXT NOT NULL,
+                created_at TEXT NOT NULL
+            )""",
+            "CREATE INDEX wordings_by_predicate ON wordings (predicate, id)",
+            # Appended to; the last row of a predicate counts.
+            """CREATE TABLE predicate_names (
+                id {identity},
+                predicate INTEGER NOT NULL,
+                name TEXT NOT NULL,
+                help TEXT NOT NULL,
+                set_by TEXT NOT NULL,
+                set_at TEXT NOT NULL
+            )""",
+            "CREATE INDEX predicate_names_by_predicate ON predicate_names (predicate, id)",
+            """CREATE TABLE rounds (
+                round INTEGER PRIMARY KEY,
+                loaded_at TEXT NOT NULL,
+                proposals INTEGER NOT NULL,
+                notes TEXT NOT NULL
+            )""",
+            "DROP VIEW faulty_segments",
+            "DROP VIEW current_answers",
+            *_VIEWS_OF_3,
         ),
     ),
 )

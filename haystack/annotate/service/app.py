@@ -18,7 +18,7 @@ from haystack.annotate.records import (
     Proposal,
     UnknownProposalError,
 )
-from haystack.annotate.store import AnnotationStore
+from haystack.annotate.store.store import AnnotationStore
 from haystack.errors import HaystackError, InputError, MissingDependencyError
 
 try:
@@ -35,8 +35,8 @@ except ImportError as error:
 # These need the packages whose absence is explained above.
 from sqlalchemy.exc import DBAPIError  # isort: skip
 
-from haystack.annotate.guard import LOOPBACK_HOSTS, Guard
-from haystack.annotate.messages import (
+from haystack.annotate.service.guard import LOOPBACK_HOSTS, Guard
+from haystack.annotate.service.messages import (
     AnswerRequest,
     CampaignProgress,
     Health,
@@ -54,7 +54,7 @@ A blue and an orange that people with any colour vision tell apart (Okabe and It
 tells subject from object by which of red and blue is larger, and background by its alpha.
 """
 
-_STATIC = Path(__file__).with_name("static")
+_STATIC = Path(__file__).parents[1] / "static"
 _IMMUTABLE = "private, max-age=31536000, immutable"
 _PORTS_TRIED = 20
 _MOST_AHEAD = 20
