@@ -139,7 +139,7 @@ def test_the_page_asks_nothing_of_other_sites(client):
     for address in linked:
         assert address.startswith("/static/")
         assert client.get(address).status_code == 200
-    for file in Path(service.__file__).parents[1] / "static".iterdir():
+    for file in (Path(service.__file__).parents[1] / "static").iterdir():
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|url\(", text), f"{file.name} names another site"
         assert "innerHTML" not in text
@@ -186,9 +186,9 @@ def test_an_overlay_of_no_proposal_is_refused(client):
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/../service.py",
-        "/static/%2e%2e/service.py",
-        "/static/..%2fservice.py",
+        "/static/../service/app.py",
+        "/static/%2e%2e/service/app.py",
+        "/static/..%2fservice/app.py",
         "/static//etc",
     ],
 )
