@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from haystack.annotate.labels import Labels, resolve
-    from haystack.annotate.records import VERDICTS, Answer, Progress, Proposal, Verdict
+    from haystack.annotate.records import VERDICTS, Answer, Progress, Proposal, Purpose, Verdict
     from haystack.annotate.service.app import OVERLAY_PALETTE, Caption, Media, create_app, serve
     from haystack.annotate.simulate import SimulationReport, SteppingClock, answer_from_truth
     from haystack.annotate.store.store import AnnotationStore
 
 _HOMES = {
     "labels": ("Labels", "resolve"),
-    "records": ("VERDICTS", "Answer", "Progress", "Proposal", "Verdict"),
+    "records": ("VERDICTS", "Answer", "Progress", "Proposal", "Purpose", "Verdict"),
     "service.app": ("OVERLAY_PALETTE", "Caption", "Media", "create_app", "serve"),
     "simulate": ("SimulationReport", "SteppingClock", "answer_from_truth"),
     "store.store": ("AnnotationStore",),
@@ -35,6 +35,7 @@ __all__ = [
     "Media",
     "Progress",
     "Proposal",
+    "Purpose",
     "SimulationReport",
     "SteppingClock",
     "Verdict",

@@ -19,6 +19,14 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 is asked or exported any more.
 """
 
+Purpose = Literal["label", "gold", "repeat", "adjudication"]
+"""Why a question was asked.
+
+``label``: to learn the answer. ``gold``: the answer is known, to measure the annotator.
+``repeat``: the annotator gave it before, to measure how steady he or she is. ``adjudication``: to
+settle what annotators disagree about.
+"""
+
 
 class UnknownProposalError(InputError):
     """An answer names a proposal that the store does not hold."""
@@ -115,6 +123,7 @@ class Answer:
         key: the idempotency key it was saved under.
         dwell_ms: milliseconds from the picture being shown to the answer, where known.
         created_at: ISO 8601, UTC. Events are ordered by their arrival, never by this time.
+        purpose: why it was asked; answers to gold and repeated questions are no labels.
     """
 
     proposal: Proposal
@@ -123,6 +132,7 @@ class Answer:
     key: str
     dwell_ms: int | None
     created_at: str
+    purpose: Purpose = "label"
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,11 @@ class AnnotationStore:
         self._database.close()
 
     @property
+    def database(self) -> Database:
+        """The database, for what else is kept in it; it is closed together with this store."""
+        return self._database
+
+    @property
     def schema_version(self) -> int:
         """The number of the newest migration."""
         return self._database.version
