@@ -1,8 +1,8 @@
 """Annotation of proposals: a store of questions and answers, a page that asks them, labels out.
 
 It imports nothing of Haystack but its errors and files. What it needs of a workspace is handed
-in: proposals as records, pictures as a :class:`~haystack.annotate.service.app.Media`, the truth of
-a simulated run as a function.
+in: proposals as records, pictures as a :class:`~haystack.annotate.service.media.Media`, the truth
+of a simulated run as a function.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from haystack.annotate.labels import Labels, resolve
     from haystack.annotate.records import VERDICTS, Answer, Progress, Proposal, Purpose, Verdict
-    from haystack.annotate.service.app import OVERLAY_PALETTE, Caption, Media, create_app, serve
+    from haystack.annotate.service.app import create_app
+    from haystack.annotate.service.media import OVERLAY_PALETTE, Caption, Media
+    from haystack.annotate.service.server import serve
     from haystack.annotate.simulate import SimulationReport, SteppingClock, answer_from_truth
     from haystack.annotate.store.store import AnnotationStore
 
 _HOMES = {
     "labels": ("Labels", "resolve"),
     "records": ("VERDICTS", "Answer", "Progress", "Proposal", "Purpose", "Verdict"),
-    "service.app": ("OVERLAY_PALETTE", "Caption", "Media", "create_app", "serve"),
+    "service.app": ("create_app",),
+    "service.media": ("OVERLAY_PALETTE", "Caption", "Media"),
+    "service.server": ("serve",),
     "simulate": ("SimulationReport", "SteppingClock", "answer_from_truth"),
     "store.store": ("AnnotationStore",),
 }

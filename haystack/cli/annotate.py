@@ -173,7 +173,9 @@ def _simulate(
 
 
 def _serve(args: argparse.Namespace, workspace: Workspace, store: AnnotationStore) -> Outcome:
-    from haystack.annotate.service.app import Caption, create_app, serve
+    from haystack.annotate.service.app import create_app
+    from haystack.annotate.service.media import Caption
+    from haystack.annotate.service.server import serve
     from haystack.pipeline.media import WorkspaceMedia
 
     if not store.progress():

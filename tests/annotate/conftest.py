@@ -169,7 +169,7 @@ class DrawnMedia:
     def overlay(self, image_key, subject, object):
         from PIL import Image, ImageDraw
 
-        from haystack.annotate.service.app import OVERLAY_PALETTE
+        from haystack.annotate.service.media import OVERLAY_PALETTE
 
         mask = Image.new("P", self.size, 0)
         mask.putpalette([channel for colour in OVERLAY_PALETTE for channel in colour[:3]])
@@ -181,7 +181,7 @@ class DrawnMedia:
         return stream.getvalue()
 
     def caption(self, proposal):
-        from haystack.annotate.service.app import Caption
+        from haystack.annotate.service.media import Caption
 
         return Caption(self.names[proposal.subject], self.names[proposal.object])
 

@@ -31,7 +31,14 @@ def test_the_store_and_labels_need_neither_numpy_nor_a_web_framework():
 
 
 @pytest.mark.parametrize(
-    ("missing", "name"), [("sqlalchemy", "AnnotationStore"), ("fastapi", "create_app")]
+    ("missing", "name"),
+    [
+        ("sqlalchemy", "AnnotationStore"),
+        ("sqlalchemy", "create_app"),
+        ("fastapi", "create_app"),
+        ("fastapi", "Caption"),
+        ("uvicorn", "serve"),
+    ],
 )
 def test_a_missing_package_is_a_sentence_with_the_command_that_installs_it(missing, name):
     result = run(

@@ -16,8 +16,9 @@ pytest.importorskip("httpx", reason="tests of the service need httpx")
 
 from fastapi.testclient import TestClient
 
-import haystack.annotate.service.app as service
-from haystack.annotate.service.app import create_app, serve
+import haystack.annotate.service.server as service
+from haystack.annotate.service.app import create_app
+from haystack.annotate.service.server import serve
 from haystack.annotate.store.schema import MIGRATIONS
 from haystack.errors import InputError
 

@@ -1,0 +1,144 @@
+"""The questions of a campaign: what is asked next, answers, undoing, and how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Query
+
+from haystack.annotate.records import Proposal
+from haystack.annotate.service.errors import OtherCampaignError
+from haystack.annotate.service.identity import Asker
+from haystack.annotate.service.media import Media
+from haystack.annotate.service.messages import (
+    AnswerRequest,
+    CampaignProgress,
+    PredicateProgress,
+    Question,
+    Queue,
+    Undone,
+    UndoRequest,
+)
+from haystack.annotate.store.store import AnnotationStore
+from haystack.errors import InputError
+
+
+class Desk:
+    """Turns proposals into what the page shows.
+
+    Args:
+        store: the campaign's store.
+        media: names of classes.
+        names: predicate number -> the wording for annotators.
+        version: of the media; part of their URLs.
+        ahead: how many questions a queue holds.
+    """
+
+    def __init__(
+        self,
+        store: AnnotationStore,
+        media: Media,
+        names: tuple[str, ...],
+        version: str,
+        ahead: int,
+    ) -> None:
+        self.store = store
+        self.media = media
+        self.names = names
+        self.version = version
+        self.ahead = ahead
+
+    def question(self, proposal: Proposal) -> Question:
+        """A proposal with its names and the addresses of its pictures."""
+        caption = self.media.caption(proposal)
+        image = urlencode({"key": proposal.image_key, "v": self.version})
+        overlay = urlencode({"proposal": proposal.id, "v": self.version})
+        return Question(
+            id=proposal.id,
+            image_id=proposal.image_id,
+            subject=proposal.subject,
+            object=proposal.object,
+            predicate=proposal.predicate,
+            subject_name=caption.subject,
+            object_name=caption.object,
+            predicate_name=self.names[proposal.predicate],
+            image_url=f"/media/image?{image}",
+            overlay_url=f"/media/overlay?{overlay}",
+            rank=proposal.rank,
+            round=proposal.round,
+            origin=proposal.origin,
+        )
+
+    def queue(self, predicate: int, annotator: str) -> Queue:
+        """What an annotator is asked next about a predicate.
+
+        Raises:
+            InputError: the vocabulary has no such predicate.
+        """
+        if predicate >= len(self.names):
+            raise InputError(
+                f"expected a predicate below {len(self.names)}, got {predicate}; "
+                "load the page again"
+            )
+        waiting = self.store.upcoming(predicate, annotator, self.ahead)
+        return Queue(
+            predicate=predicate, questions=[self.question(proposal) for proposal in waiting]
+        )
+
+    def progress(self, annotator: str) -> CampaignProgress:
+        """Counts of every predicate that has proposals."""
+        rows = self.store.progress(annotator).values()
+        return CampaignProgress(
+            campaign=self.store.campaign,
+            annotator=annotator,
+            predicates=[
+                PredicateProgress(name=self.names[row.predicate], **asdict(row)) for row in rows
+            ],
+        )
+
+    def check_campaign(self, campaign: str | None) -> None:
+        """Refuse what is meant for another campaign.
+
+        Raises:
+            OtherCampaignError: it is not this one's name.
+        """
+        if campaign is not None and campaign != self.store.campaign:
+            raise OtherCampaignError(
+                "this address serves another campaign now; start the service of the campaign that "
+                "this page was opened for, or load the page again"
+            )
+
+
+def add_questions(app: FastAPI, desk: Desk) -> None:
+    """Add the routes of the page that asks."""
+
+    @app.get("/api/next")
+    def get_next(asker: Asker, predicate: Annotated[int, Query(ge=0, lt=2**31)]) -> Queue:
+        """The next questions about a predicate, first one first."""
+        return desk.queue(predicate, asker.name)
+
+    @app.post("/api/answer")
+    def post_answer(asker: Asker, answer: AnswerRequest) -> Queue:
+        """Save an answer; gives the next questions about the same predicate."""
+        desk.check_campaign(answer.campaign)
+        saved = desk.store.answer(
+            answer.proposal_id, answer.verdict, asker.name, answer.key, answer.dwell_ms
+        )
+        return desk.queue(saved.proposal.predicate, asker.name)
+
+    @app.post("/api/undo")
+    def post_undo(asker: Asker, undo: UndoRequest) -> Undone:
+        """Retract one's latest answer; can be repeated until none is left."""
+        desk.check_campaign(undo.campaign)
+        proposal = desk.store.undo(asker.name, undo.key)
+        if proposal is None:
+            return Undone(undone=None, queue=None)
+        queue = desk.queue(proposal.predicate, asker.name)
+        return Undone(undone=desk.question(proposal), queue=queue)
+
+    @app.get("/api/progress")
+    def get_progress(asker: Asker) -> CampaignProgress:
+        """Counts of every predicate that has proposals."""
+        return desk.progress(asker.name)
