@@ -32,6 +32,10 @@ class InputError(HaystackError, ValueError):
         super().__init__(f"{where}: {message}" if where else message)
 
 
+class ConflictError(InputError):
+    """What was to be changed has been changed by someone else meanwhile; nothing was written."""
+
+
 class MissingDependencyError(HaystackError):
     """What was asked for needs a package that is not installed; exit code 2.
 

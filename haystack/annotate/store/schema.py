@@ -109,11 +109,9 @@ wordings = Table(
     Column("id", BigInteger, primary_key=True),
     Column("key", Text),
     Column("predicate", Integer),
-    Column("image_id", Text),
-    Column("subject", Integer),
-    Column("object", Integer),
     Column("annotator", Text),
     Column("words", Text),
+    Column("shown", Text),
     Column("created_at", Text),
 )
 predicate_names = Table(
@@ -286,16 +284,15 @@ MIGRATIONS: tuple[Migration, ...] = (
                 expires_at TEXT,
                 revoked_at TEXT
             )""",
-            # What people call a relation that they see, without being told a name (section 3.1).
+            # What people call a relation that they see in some pictures, without being told a name
+            # (section 3.1). Appended to; the last row of an annotator and predicate counts.
             """CREATE TABLE wordings (
                 id {identity},
                 key TEXT NOT NULL UNIQUE,
                 predicate INTEGER NOT NULL,
-                image_id TEXT NOT NULL,
-                subject INTEGER NOT NULL,
-                object INTEGER NOT NULL,
                 annotator TEXT NOT NULL,
                 words TEXT NOT NULL,
+                shown TEXT NOT NULL,
                 created_at TEXT NOT NULL
             )""",
             "CREATE INDEX wordings_by_predicate ON wordings (predicate, id)",
