@@ -6,8 +6,11 @@ import io
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
+import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -190,3 +193,88 @@ class DrawnMedia:
 def media():
     """Pictures that are drawn."""
     return DrawnMedia()
+
+
+class RunningService:
+    """The real service in a thread; can be stopped and started again on the same port.
+
+    ``store``, ``media`` and ``options`` (of ``create_app``) are read at every start.
+    """
+
+    def __init__(self, store, media, names=("eating", "riding"), **options):
+        self.store, self.media, self.names = store, media, names
+        self.options = {"annotator": "ann"} | options
+        self._port = 0
+        self._server = None
+
+    def start(self):
+        import uvicorn
+
+        from haystack.annotate.service.app import create_app
+
+        app = create_app(self.store, self.media, self.names, **self.options)
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self._port))
+        listener.listen()
+        self._port = listener.getsockname()[1]
+        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]})
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+
+    def stop(self):
+        if self._server is not None:
+            self._server.should_exit = True
+            self._thread.join(20)
+            self._server = None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self._port}/"
+
+
+@pytest.fixture
+def run_service():
+    """A function of the arguments of :class:`RunningService` that starts one."""
+    pytest.importorskip("fastapi", reason="the annotation page needs FastAPI")
+    started = []
+
+    def run(*args, **options):
+        service = RunningService(*args, **options)
+        service.start()
+        started.append(service)
+        return service
+
+    yield run
+    for service in started:
+        service.stop()
+
+
+@pytest.fixture(scope="module")  # while it is there, asyncio.run is refused in this thread
+def browser():
+    """The system's Chromium without a window, driven by Playwright."""
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="browser tests need the package playwright"
+    )
+    path = os.environ.get("HAYSTACK_CHROMIUM") or next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+    if path is None:
+        pytest.skip("no browser: install the system package chromium, or set HAYSTACK_CHROMIUM")
+    with api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def context(browser):
+    """A browser profile of its own."""
+    opened = browser.new_context(viewport={"width": 1200, "height": 760})
+    yield opened
+    opened.close()

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import socket
-import threading
 import time
 from urllib.parse import urlsplit
 
@@ -16,81 +12,20 @@ pytest.importorskip("fastapi", reason="the annotation page needs FastAPI")
 playwright_api = pytest.importorskip(
     "playwright.sync_api", reason="browser tests need the package playwright"
 )
-import uvicorn  # noqa: E402
 
-from haystack.annotate.service.app import create_app  # noqa: E402
 from haystack.annotate.store.store import AnnotationStore  # noqa: E402
 
 pytestmark = pytest.mark.browser
 
 expect = playwright_api.expect
 EATING, RIDING = 0, 1
-NAMES = ("eating", "riding")
 SETTLE_MS = 170
 
 
-class Service:
-    """The real service in a thread; can be stopped and started again on the same port."""
-
-    def __init__(self, store, media):
-        self.store, self.media = store, media
-        self.socket_port = 0
-        self.server = None
-
-    def start(self):
-        app = create_app(self.store, self.media, NAMES, annotator="ann")
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.socket_port))
-        listener.listen()
-        self.socket_port = listener.getsockname()[1]
-        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
-        self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]})
-        self.thread.start()
-        while not self.server.started:
-            time.sleep(0.01)
-
-    def stop(self):
-        if self.server is not None:
-            self.server.should_exit = True
-            self.thread.join(20)
-            self.server = None
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.socket_port}/"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = os.environ.get("HAYSTACK_CHROMIUM") or next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
-    if path is None:
-        pytest.skip("no browser: install the system package chromium, or set HAYSTACK_CHROMIUM")
-    with playwright_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield launched
-        launched.close()
-
-
 @pytest.fixture
-def running(sqlite_store, make_queue, media):
+def running(run_service, sqlite_store, make_queue, media):
     sqlite_store.load_proposals(make_queue(count=12), round=0)
-    service = Service(sqlite_store, media)
-    service.start()
-    yield service
-    service.stop()
-
-
-@pytest.fixture
-def context(browser):
-    opened = browser.new_context(viewport={"width": 1200, "height": 760})
-    yield opened
-    opened.close()
+    return run_service(sqlite_store, media)
 
 
 @pytest.fixture

@@ -130,6 +130,11 @@ def test_health_and_schema(client):
     assert "subject_faulty" in json.dumps(verdicts["properties"]["verdict"])
 
 
+def test_who_asks(client):
+    me = client.get("/api/me").json()
+    assert me == {"name": "ann", "role": "lead", "login": False, "pages": ["/"]}
+
+
 def test_the_page_asks_nothing_of_other_sites(client):
     page = client.get("/")
     assert page.status_code == 200

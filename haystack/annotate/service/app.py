@@ -12,7 +12,7 @@ from haystack.annotate.service.guard import Guard
 from haystack.annotate.service.identity import Annotator, Door
 from haystack.annotate.service.media import Media, add_media
 from haystack.annotate.service.messages import Health
-from haystack.annotate.service.pages import add_page, add_static
+from haystack.annotate.service.pages import add_me, add_page, add_static
 from haystack.annotate.service.questions import Desk, add_questions
 from haystack.annotate.store.store import AnnotationStore
 from haystack.errors import InputError
@@ -66,6 +66,7 @@ def create_app(
     add_health(app, store)
     add_page(app, "/", "index.html")
     add_static(app)
+    add_me(app)
     for add_part in parts:
         add_part(app)
     return app

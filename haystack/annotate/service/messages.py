@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from haystack.annotate.records import Verdict
@@ -94,6 +96,15 @@ class CampaignProgress(BaseModel):
     campaign: str
     annotator: str
     predicates: list[PredicateProgress]
+
+
+class Me(BaseModel):
+    """Who asks, and what the header shows to them."""
+
+    name: str
+    role: Literal["annotator", "lead"]
+    login: bool = Field(description="Whether there is a login, which can be ended.")
+    pages: list[str] = Field(description="Paths of the pages that this service serves.")
 
 
 class Health(BaseModel):

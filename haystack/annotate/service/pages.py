@@ -9,6 +9,9 @@ from fastapi import FastAPI, Response
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
+from haystack.annotate.service.identity import Asker
+from haystack.annotate.service.messages import Me
+
 STATIC = Path(__file__).parents[1] / "static"
 
 # A browser asks whether its copy is still good, so an upgrade is seen at once.
@@ -28,14 +31,25 @@ def add_static(app: FastAPI) -> None:
 
 
 def add_page(app: FastAPI, path: str, file: str) -> None:
-    """Serve ``static/<file>`` at ``path``.
+    """Serve ``static/<file>`` at ``path``; the header of all pages may link to it.
 
     Args:
         app: the application.
-        path: such as ``/clusters``.
+        path: such as ``/clusters``; ``static/shell.js`` names the link, and who sees it.
         file: such as ``clusters.html``; it must not hold anything that not everybody may see.
     """
 
     @app.get(path, include_in_schema=False)
     def get_page() -> FileResponse:
         return FileResponse(STATIC / file, headers=_FRESH)
+
+    app.state.pages = [*getattr(app.state, "pages", []), path]
+
+
+def add_me(app: FastAPI) -> None:
+    """Add the route that tells a page who is asking, for its header."""
+
+    @app.get("/api/me")
+    def get_me(asker: Asker) -> Me:
+        """Who asks. Without a login it is the user of this machine, who leads the campaign."""
+        return Me(name=asker.name, role=asker.role, login=False, pages=app.state.pages)

@@ -4,6 +4,7 @@
 import { listen } from "./keys.js";
 import { Outbox, get } from "./outbox.js";
 import { Gallery, MODES, show, trace } from "./picture.js";
+import { openShell } from "./shell.js";
 import { Sidebar } from "./sidebar.js";
 
 const SETTLE_MS = 150; // keys pressed sooner were meant for the picture before
@@ -310,7 +311,7 @@ function showState() {
   }
   const banner = at("banner");
   banner.hidden = !text && !notification;
-  banner.className = !text && notification?.isRefusal ? "refused" : "";
+  banner.classList.toggle("refused", !text && Boolean(notification?.isRefusal));
   banner.textContent = text || notification?.text || "";
   at("saved").textContent = count === 0 ? "All answers saved" : `Saving ${count}…`;
 }
@@ -403,6 +404,8 @@ function onClick(element, run) {
 }
 
 async function start() {
+  // Without a connection the header is short; answering does not wait for it.
+  openShell({ target: "question", skip: "Skip to the question" }).catch(() => {});
   listen(act, (action) => action === "hide" && setHidden(false));
   for (const button of document.querySelectorAll("[data-verdict]")) {
     onClick(button, () => answer(button.dataset.verdict));

@@ -20,7 +20,7 @@ export function listen(press, release) {
   addEventListener("keydown", (event) => {
     const action = KEYS[event.key.toLowerCase()];
     if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (document.querySelector("dialog[open], nav.open")) return;
+    if (document.querySelector("dialog[open], #predicates.open")) return;
     // Somebody who walks through the buttons with Tab presses them with Space.
     if (event.key === " " && document.activeElement?.matches("button:focus-visible")) return;
     event.preventDefault();
