@@ -12,7 +12,7 @@ import haystack
 PACKAGE = Path(haystack.__file__).parent
 
 # Layer -> the layers that it may import, besides itself. Only `cli` and `demo` wire.
-BASE = {"errors", "files", "config", "text", "devices"}
+BASE = {"errors", "files", "config", "text", "devices", "environment"}
 DATA = BASE | {"vocabulary", "scene_graph", "statistics"}
 IO = DATA | {"io"}
 FUNCTIONAL = DATA | {"metrics.functional"}
@@ -24,6 +24,7 @@ ALLOWED = {
     "config": {"errors"},
     "text": set(),
     "devices": {"errors"},
+    "environment": set(),
     "vocabulary": BASE,
     "scene_graph": BASE | {"vocabulary"},
     "statistics": DATA,

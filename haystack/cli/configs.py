@@ -27,13 +27,18 @@ def find_config(name_or_path: str | Path) -> Path:
         for candidate in (folder / path, folder / f"{path}.yaml"):
             if candidate.is_file():
                 return candidate
-    known = sorted(
-        file.relative_to(folder).with_suffix("").as_posix()
-        for folder in _FOLDERS
-        if folder.is_dir()
-        for file in folder.rglob("*.yaml")
-    )
     raise InputError(
-        f"no such configuration file; Haystack's own are: {', '.join(dict.fromkeys(known))}",
+        f"no such configuration file; Haystack's own are: {', '.join(own_configs())}",
         path=path,
+    )
+
+
+def own_configs(kind: str = "") -> list[str]:
+    """Names of Haystack's own configurations, sorted; ``kind`` is a folder such as ``bench``."""
+    return sorted(
+        {
+            file.relative_to(folder).with_suffix("").as_posix()
+            for folder in _FOLDERS
+            for file in (folder / kind).rglob("*.yaml")
+        }
     )

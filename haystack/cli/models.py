@@ -12,6 +12,7 @@ from haystack.cli.progress import training_progress
 from haystack.errors import InputError
 
 if TYPE_CHECKING:
+    from haystack.evaluation.comparison import Comparison
     from haystack.training.config import TrainConfig
     from haystack.training.frequency import FrequencyConfig
     from haystack.vocabulary import Vocabulary
@@ -63,9 +64,14 @@ def add_verbs(verbs: Any) -> None:
     compare = verbs.add_parser(
         "compare", help="say where two models really differ", description=_compare.__doc__
     )
-    compare.add_argument("a", metavar="A", help=_PREDICTIONS)
+    compare.add_argument(
+        "a", metavar="A", help=f"{_PREDICTIONS}; or the folder of a run of haystack bench"
+    )
     compare.add_argument("b", metavar="B", help="the same of the other model")
-    compare.add_argument("--annotations", required=True, help="PSG or Haystack JSON, or psg-mini")
+    compare.add_argument(
+        "--annotations",
+        help="PSG or Haystack JSON, or psg-mini; runs of haystack bench name their own",
+    )
     compare.add_argument(
         "--ci", type=int, default=1000, metavar="N", help="resamples of the images (default: 1000)"
     )
@@ -84,16 +90,27 @@ _PREDICTIONS = (
 )
 
 
+_MEASURING_DEFAULTS = {
+    "protocol": "paper",
+    "split": None,
+    "ks": [20, 50, 100],
+    "metrics": None,
+    "training": None,
+    "no_relation": "last",
+    "confidence": 0.95,
+    "seed": 0,
+}
+
+
 def _add_measuring_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "--protocol", default="paper", help="whose choices to follow (default: paper)"
-    )
+    verb.set_defaults(**_MEASURING_DEFAULTS)
+    verb.add_argument("--protocol", help="whose choices to follow (default: paper)")
     verb.add_argument(
         "--split",
         choices=("train", "test", "all"),
         help="default: the images in test_image_ids; where it is empty, all",
     )
-    verb.add_argument("--ks", nargs="+", type=int, default=[20, 50, 100], metavar="K")
+    verb.add_argument("--ks", nargs="+", type=int, metavar="K", help="default: 20 50 100")
     verb.add_argument(
         "--metrics",
         nargs="+",
@@ -104,11 +121,10 @@ def _add_measuring_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--no-relation",
         choices=("last", "first"),
-        default="last",
-        help="where a .npy with one score more than predicates has 'no relation'",
+        help="where a .npy with one score more than predicates has 'no relation' (default: last)",
     )
-    verb.add_argument("--confidence", type=float, default=0.95, help="of the intervals")
-    verb.add_argument("--seed", type=int, default=0, help="of the resamples")
+    verb.add_argument("--confidence", type=float, help="of the intervals (default: 0.95)")
+    verb.add_argument("--seed", type=int, help="of the resamples (default: 0)")
     verb.add_argument("--device", default="cpu")
     verb.add_argument("--out", type=Path, help="also write the result there, as JSON")
 
@@ -258,19 +274,44 @@ def _compare(args: argparse.Namespace) -> Outcome:
     """Compare two models on the same images by a paired bootstrap, predicate by predicate."""
     from haystack import compare
 
-    comparison = compare(
-        args.annotations,
-        args.a,
-        args.b,
-        replicates=args.ci,
-        min_images=args.min_images,
-        **_measuring_arguments(args),
-    )
+    if args.annotations is None:
+        comparison = _compare_runs(args)
+    else:
+        comparison = compare(
+            args.annotations,
+            args.a,
+            args.b,
+            replicates=args.ci,
+            min_images=args.min_images,
+            **_measuring_arguments(args),
+        )
     if args.out is not None:
         comparison.save(args.out)
     return Outcome(str(comparison), comparison.to_dict())
 
 
+def _compare_runs(args: argparse.Namespace) -> Comparison:
+    """Two runs of one benchmark, by its choices."""
+    from haystack.evaluation.benchmark import compare_results, read_result
+
+    for run in (args.a, args.b):
+        if not Path(run).is_dir() and Path(run).suffix != ".json":
+            raise InputError(
+                "expected --annotations A.json beside files of predictions; only the folders of "
+                "runs of haystack bench name their own",
+                path=run,
+            )
+    for name, default in _MEASURING_DEFAULTS.items():
+        if getattr(args, name) != default:
+            raise InputError(
+                f"the runs' benchmark fixes it; leave out --{name.replace('_', '-')}, or give "
+                "--annotations and the files of predictions"
+            )
+    results = (read_result(args.a), read_result(args.b))
+    return compare_results(
+        *results, replicates=args.ci, min_images=args.min_images, device=args.device
+    )
+
+
 def _measuring_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("protocol", "split", "ks", "metrics", "training", "no_relation", "confidence", "seed")
-    return {name: getattr(args, name) for name in (*names, "device")}
+    return {name: getattr(args, name) for name in (*_MEASURING_DEFAULTS, "device")}

@@ -6,6 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from haystack.evaluation.benchmark import (
+        Benchmark,
+        BenchmarkResult,
+        leaderboard,
+        read_result,
+        run_benchmark,
+    )
     from haystack.evaluation.comparison import Comparison, compare
     from haystack.evaluation.detectron2 import SceneGraphEvaluator
     from haystack.evaluation.evaluator import evaluate
@@ -14,6 +21,11 @@ if TYPE_CHECKING:
     from haystack.evaluation.uncertainty import Uncertainty
 
 _HOMES = {
+    "Benchmark": "benchmark",
+    "BenchmarkResult": "benchmark",
+    "leaderboard": "benchmark",
+    "read_result": "benchmark",
+    "run_benchmark": "benchmark",
     "Comparison": "comparison",
     "compare": "comparison",
     "SceneGraphEvaluator": "detectron2",
@@ -27,6 +39,8 @@ _HOMES = {
 
 __all__ = [
     "READERS",
+    "Benchmark",
+    "BenchmarkResult",
     "Comparison",
     "PredictionSource",
     "Report",
@@ -34,7 +48,10 @@ __all__ = [
     "Uncertainty",
     "compare",
     "evaluate",
+    "leaderboard",
     "open_predictions",
+    "read_result",
+    "run_benchmark",
 ]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack import files
+from haystack.errors import InputError
 from haystack.metrics.kinds import LABEL_METRICS, LOWER_IS_BETTER, PANOPTIC_METRICS
 from haystack.metrics.protocols import get_protocol
 from haystack.text import table
@@ -59,6 +60,30 @@ class Report:
             if not content[optional]:
                 del content[optional]
         return content
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Report:
+        """The report that :meth:`to_dict` gave, None as NaN.
+
+        Raises:
+            InputError: something is missing, or of another kind.
+        """
+        try:
+            uncertainty = content.get("uncertainty")
+            return cls(
+                protocol=content["protocol"],
+                split=content["split"],
+                images=content["images"],
+                metrics=_with_nan(content["metrics"]),
+                support=content["support"],
+                per_predicate={n: _with_nan(v) for n, v in content["per_predicate"].items()},
+                per_class={n: _with_nan(v) for n, v in content.get("per_class", {}).items()},
+                uncertainty=None if uncertainty is None else _uncertainty(uncertainty),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"expected the JSON of a report ({type(error).__name__}: {error})"
+            ) from error
 
     def save(self, path: str | Path) -> None:
         """Write :meth:`to_dict` as JSON, atomically."""
@@ -252,6 +277,26 @@ def _range(interval: Interval) -> str:
     if math.isnan(interval.low):
         return "-"
     return f"{interval.low:.3f} .. {interval.high:.3f}"
+
+
+def _with_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in values.items()}
+
+
+def _uncertainty(content: Mapping[str, Any]) -> Uncertainty:
+    from haystack.evaluation.uncertainty import Interval, Uncertainty
+
+    def intervals(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Interval]:
+        return {name: Interval(**_with_nan(value)) for name, value in values.items()}
+
+    return Uncertainty(
+        confidence=content["confidence"],
+        method=content["method"],
+        replicates=content["replicates"],
+        seed=content["seed"],
+        metrics=intervals(content["metrics"]),
+        per_predicate={name: intervals(v) for name, v in content["per_predicate"].items()},
+    )
 
 
 def without_nan(value: Any) -> Any:

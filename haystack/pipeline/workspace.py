@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-import haystack
 from haystack import files
+from haystack.environment import versions
 from haystack.errors import InputError
 from haystack.io.images import ImageSource, open_source
 from haystack.pipeline import tables
@@ -119,7 +117,7 @@ class Workspace:
 
     def save(self) -> None:
         """Write ``workspace.yaml``: the settings, the vocabulary in full, and versions."""
-        resolved = {"vocabulary": self.vocabulary.to_dict(), "versions": _versions()}
+        resolved = {"vocabulary": self.vocabulary.to_dict(), "versions": versions()}
         files.write_text(self.root / CONFIG, dump_config(self.config, resolved))
 
     @cached_property
@@ -226,13 +224,3 @@ def missing_stage(root: Path, stage: str, path: Path) -> InputError:
 def verb_of(stage: str) -> str:
     """The verb that runs a stage: its name, but candidates are gathered by ``propose``."""
     return "propose" if stage == "gather" else stage
-
-
-def _versions() -> dict[str, str]:
-    versions = {"haystack": haystack.__version__, "python": platform.python_version()}
-    for package in ("torch", "faiss-cpu", "faiss-gpu", "timm", "numpy", "pyarrow", "pillow"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions

@@ -15,7 +15,18 @@ from haystack.weights import known
 
 VERBS = (
     *("demo", "doctor", "embed", "cluster", "segment", "score", "propose", "annotate", "export"),
-    *("merge", "stats", "train", "convert", "predict", "evaluate", "compare", "status", "weights"),
+    *(
+        "merge",
+        "stats",
+        "train",
+        "convert",
+        "predict",
+        "evaluate",
+        "compare",
+        "bench",
+        "status",
+        "weights",
+    ),
 )
 
 
