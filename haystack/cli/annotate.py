@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack.cli.outcome import Outcome
@@ -18,6 +20,7 @@ from haystack.text import table
 
 if TYPE_CHECKING:
     from haystack.annotate.records import Proposal
+    from haystack.annotate.store.database import Database
     from haystack.annotate.store.store import AnnotationStore
     from haystack.pipeline.workspace import Workspace
     from haystack.scene_graph import SceneGraphDataset
@@ -63,6 +66,16 @@ def add_verbs(verbs: Any) -> None:
     )
     export.add_argument(
         "--integer-ids", action="store_true", help="write image ids as integers, not text"
+    )
+    export.add_argument(
+        "--events",
+        action="store_true",
+        help="also write all that was said, undone answers as well: events.jsonl, events.parquet",
+    )
+    export.add_argument(
+        "--pseudonyms",
+        action="store_true",
+        help="write annotator-1, annotator-2, ... in place of annotators' names",
     )
     export.set_defaults(run=_export)
 
@@ -202,9 +215,9 @@ def _serve(args: argparse.Namespace, workspace: Workspace, store: AnnotationStor
 
 def _export(args: argparse.Namespace) -> Outcome:
     """Write what people answered as PSG annotations with explicit negatives and panoptic PNGs."""
-    from pathlib import Path
-
     from haystack.annotate.labels import resolve
+    from haystack.annotate.provenance import provenance_rows
+    from haystack.annotate.store.event_log import gold_items, pseudonyms, wordings_shown
     from haystack.annotate.store.store import AnnotationStore
     from haystack.cli.truth import check_answered
     from haystack.executors.local import LocalExecutor
@@ -217,10 +230,18 @@ def _export(args: argparse.Namespace) -> Outcome:
     database = database_of(args)
     if "://" not in database and not Path(database).is_file():
         raise InputError(f"no answers yet; run: haystack annotate {args.workspace}", path=database)
+    vocabulary = workspace.vocabulary
     with AnnotationStore(database) as store:
         answers = list(store.answers())
-    check_answered(workspace, answers)
-    resolved = resolve(answers)
+        check_answered(workspace, answers)
+        resolved = resolve(answers, gold_items(store.database))
+        names = pseudonyms(store.database) if args.pseudonyms else None
+        wording = wordings_shown(store.database, vocabulary.annotator_name)
+        written = (
+            _write_events(store.database, workspace.root, vocabulary.predicate_classes, names)
+            if args.events
+            else {}
+        )
     labels = {
         image_id: ExportLabels(
             relations=as_triplets(image.positives),
@@ -230,7 +251,13 @@ def _export(args: argparse.Namespace) -> Outcome:
         for image_id, image in resolved.images.items()
     }
     workspace.save()
-    job = ExportJob(workspace, labels, as_test_split=args.test_split, integer_ids=args.integer_ids)
+    job = ExportJob(
+        workspace,
+        labels,
+        provenance=provenance_rows(resolved, answers, wording, names),
+        as_test_split=args.test_split,
+        integer_ids=args.integer_ids,
+    )
     ran = stage_outcome(LocalExecutor(workspace.root).run(job))
     counts = {
         "relations": sum(len(image.positives) for image in resolved.images.values()),
@@ -239,9 +266,29 @@ def _export(args: argparse.Namespace) -> Outcome:
         "faulty_segments": sum(len(image.faulty) for image in resolved.images.values()),
         "disagreements_left_out": len(resolved.disagreements),
         "rows_with_faulty_segments_left_out": resolved.dropped,
+        "contradictions_of_one_annotator": len(resolved.contradictions),
         "skipped": resolved.skipped,
+        **written,
     }
     out = workspace.root / EXPORTED
     lines = [f"{key.replace('_', ' ')}: {value}" for key, value in counts.items()]
     text = "\n".join((f"wrote {len(labels)} images to {out}", *lines))
     return Outcome(text, {"out": out, "images": len(labels), **counts, "stage": ran.data})
+
+
+def _write_events(
+    database: Database, root: Path, predicates: Sequence[str], names: Mapping[str, str] | None
+) -> dict[str, int]:
+    from itertools import chain
+
+    from haystack.annotate.event_files import write_jsonl, write_parquet
+    from haystack.annotate.store.event_log import event_records, other_records, renamed
+
+    def named(records: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+        return records if names is None else renamed(records, names)
+
+    folder = root / "export"
+    everything = chain(event_records(database), other_records(database))
+    write_jsonl(folder / "events.jsonl", named(everything), predicates)
+    count = write_parquet(folder / "events.parquet", named(event_records(database)), predicates)
+    return {"events": count}

@@ -101,7 +101,9 @@ def _stats(args: argparse.Namespace) -> Outcome:
 
 def _merge(args: argparse.Namespace) -> Outcome:
     """Append the images and labels of one or more files to a PSG file, losing nothing."""
+    from haystack.io.datasets import find_annotations
     from haystack.io.merge import merge_psg, relocated
+    from haystack.io.provenance import merged_provenance, provenance_file, write_provenance
     from haystack.io.psg import FAULTY_SEGMENTS, read_psg
     from haystack.io.psg_writer import write_psg
 
@@ -124,7 +126,13 @@ def _merge(args: argparse.Namespace) -> Outcome:
             prefix_masks=args.prefix_masks or "",
         )
         reports.append({"addition": path, **report})
+    provenance = merged_provenance(
+        find_annotations(args.base), args.additions, args.prefix_ids, merged
+    )
     write_psg(merged, args.out, integer_ids=args.integer_ids)
+    beside = provenance_file(args.out)
+    if provenance or beside.is_file():  # what an earlier merge knew of other labels must go
+        write_provenance(beside, provenance)
     masks = [graph.pan_seg_file_name for graph in merged.graphs if graph.pan_seg_file_name]
     lost = [name for name in masks if not merged.path_of(name).is_file()]
     lines = [
@@ -142,10 +150,18 @@ def _merge(args: argparse.Namespace) -> Outcome:
     lines.append(f"wrote {len(merged)} images to {args.out}")
     if merged.faulty_segments:
         lines.append(f"wrote the list of faulty segments to {folder / FAULTY_SEGMENTS}")
+    if provenance:
+        lines.append(f"wrote where {len(provenance)} of its labels come from to {beside}")
     if lost:
         lines.append(
             f"{len(lost)} panoptic PNGs are not where the merged file says, the first is "
             f"{lost[0]}; training needs them there (see --prefix-masks)"
         )
-    data = {"out": args.out, "images": len(merged), "missing_masks": len(lost), "merges": reports}
+    data = {
+        "out": args.out,
+        "images": len(merged),
+        "missing_masks": len(lost),
+        "with_provenance": len(provenance),
+        "merges": reports,
+    }
     return Outcome("\n".join(lines), data)

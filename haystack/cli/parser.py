@@ -27,7 +27,7 @@ from haystack.errors import HaystackError
 # Modules that declare verbs; each has ``add_verbs(verbs)``. They import nothing heavy.
 _MODULES = (
     *("demo", "stages", "status", "annotate", "annotations"),
-    *("models", "bench", "predict", "checkpoints", "weights", "doctor"),
+    *("imports", "models", "bench", "predict", "checkpoints", "weights", "doctor"),
 )
 
 # No fault of the program: a full disk, a folder that only others may write, a dying one.

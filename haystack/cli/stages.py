@@ -336,18 +336,21 @@ def _known(
     """What was answered (image id, subject, object, predicate) and which segments are faulty."""
     if "://" not in database and not Path(database).is_file():
         return set(), set()
+    from haystack.annotate.labels import resolve
+    from haystack.annotate.store.event_log import gold_items
     from haystack.annotate.store.store import AnnotationStore
     from haystack.cli.truth import check_answered
     from haystack.scene_graph import NO_RELATION
 
     with AnnotationStore(database) as store:
-        answers = list(store.answers())
-        check_answered(workspace, answers)
-        answered = set()
-        for answer in answers:
-            asked = answer.proposal
-            pair = (asked.image_id, asked.subject, asked.object)
-            answered.add((*pair, asked.predicate))
-            if answer.verdict == "no_relation":  # which answers for every predicate
-                answered.add((*pair, NO_RELATION))
-        return answered, store.faulty_segments()
+        answers, gold = list(store.answers()), gold_items(store.database)
+    check_answered(workspace, answers)
+    answered = set()
+    said = [(answer.proposal, answer.verdict) for answer in answers]
+    for asked, verdict in (*said, *gold):
+        pair = (asked.image_id, asked.subject, asked.object)
+        answered.add((*pair, asked.predicate))
+        if verdict == "no_relation":  # which answers for every predicate
+            answered.add((*pair, NO_RELATION))
+    images = resolve(answers, gold).images.values()
+    return answered, {(image.image_id, segment) for image in images for segment in image.faulty}

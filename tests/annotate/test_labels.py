@@ -4,15 +4,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haystack.annotate.labels import resolve
+from haystack.annotate.labels import KNOWN, Contradiction, resolve
 from haystack.annotate.records import VERDICTS, Answer, Proposal
 
 EATING, HOLDING, RIDING = 0, 1, 2
 
 
-def said(verdict, who="ann", *, image="1", subject=0, object_=1, predicate=EATING):
+def said(verdict, who="ann", *, image="1", subject=0, object_=1, predicate=EATING, purpose="label"):
     asked = Proposal(image, subject, object_, predicate, f"{image}.jpg", 0.0, 0, 0)
-    return Answer(asked, verdict, who, "key", None, "2000-01-01T00:00:00.000000Z")
+    return Answer(asked, verdict, who, "key", None, "2000-01-01T00:00:00.000000Z", purpose)
+
+
+def adjudicated(verdict, who="lead", **asked):
+    return said(verdict, who, purpose="adjudication", **asked)
+
+
+def known(verdict, **asked):
+    return said(verdict, **asked).proposal, verdict
 
 
 def test_each_verdict_alone():
@@ -117,6 +125,94 @@ def test_if_one_annotator_answers_twice_the_last_counts():
     assert labels.images["1"].negatives == ((0, 1, EATING),)
 
 
+def test_an_adjudication_decides_whoever_else_said_what():
+    votes = [said("correct", "ann"), said("correct", "bob"), adjudicated("incorrect")]
+    labels = resolve(votes)
+    assert labels.images["1"].negatives == ((0, 1, EATING),)
+    (row,) = labels.decisions
+    assert (row.rule, row.votes) == ("adjudication", (("lead", "incorrect"),))
+    tie = resolve([*votes, adjudicated("correct", "boss")])
+    assert tie.images == {}
+    assert [row.rule for row in tie.disagreements] == ["adjudication"]
+    undecided = resolve([*votes[:2], adjudicated("skip")])
+    assert undecided.images["1"].positives == ((0, 1, EATING),)
+    assert undecided.skipped == 1
+
+
+def test_an_adjudicated_no_relation_settles_the_pair():
+    labels = resolve(
+        [
+            adjudicated("no_relation"),
+            said("correct", "ann", predicate=HOLDING),
+            said("correct", "bob", predicate=HOLDING),
+            said("incorrect", "ann", predicate=RIDING),
+        ]
+    )
+    image = labels.images["1"]
+    assert (image.positives, image.negatives) == ((), ((0, 1, RIDING),))
+    assert image.no_relation == ((0, 1, -1),)
+    assert {row.rule for row in labels.decisions} == {"adjudication"}
+
+
+def test_an_adjudicated_correct_rules_no_relation_out():
+    crowd = [said("no_relation", who, predicate=HOLDING) for who in ("ann", "bob", "cat")]
+    labels = resolve([adjudicated("correct"), *crowd, said("incorrect", "ann")])
+    image = labels.images["1"]
+    assert image.positives == ((0, 1, EATING),)
+    assert image.negatives == ((0, 1, HOLDING),)
+    assert image.no_relation == ()
+
+
+def test_an_adjudicator_may_overrule_a_fault():
+    reported = said("subject_faulty", "bob")
+    assert resolve([reported, said("correct")]).images["1"].faulty == (0,)
+    labels = resolve([reported, said("correct"), adjudicated("correct")])
+    assert (labels.images["1"].faulty, labels.images["1"].positives) == ((), ((0, 1, EATING),))
+
+
+def test_gold_items_count_by_their_known_verdict_and_answers_to_them_do_not():
+    labels = resolve(
+        [
+            said("incorrect", "ann", purpose="gold"),
+            said("incorrect", "bob"),
+            adjudicated("incorrect"),
+            said("correct", "ann", predicate=HOLDING, purpose="repeat"),
+        ],
+        [known("correct")],
+    )
+    (row,) = labels.decisions
+    assert (row.row, row.outcome, row.rule) == ((0, 1, EATING), "positive", "gold")
+    assert row.votes == ((KNOWN, "correct"),)
+    alone = resolve([], [known("object_faulty"), known("skip", image="2")])
+    assert {image: labels.faulty for image, labels in alone.images.items()} == {"1": (1,)}
+
+
+def test_what_an_annotator_says_both_ways_is_listed():
+    labels = resolve(
+        [
+            said("no_relation"),
+            said("correct", predicate=HOLDING),
+            said("no_relation", "bob"),
+            said("incorrect", "bob", predicate=HOLDING),
+        ]
+    )
+    assert labels.contradictions == (Contradiction("ann", "1", 0, 1, (HOLDING,), (EATING,)),)
+
+
+def test_decisions_say_how_they_came_about():
+    labels = resolve(
+        [
+            *(said("correct", who) for who in ("ann", "bob")),
+            *(said("correct", who, predicate=HOLDING) for who in ("ann", "bob")),
+            said("incorrect", "cat", predicate=HOLDING),
+        ]
+    )
+    assert [(row.row[2], row.rule) for row in labels.decisions] == [
+        (EATING, "unanimous"),
+        (HOLDING, "majority"),
+    ]
+
+
 answers = st.lists(
     st.builds(
         said,
@@ -126,16 +222,29 @@ answers = st.lists(
         subject=st.integers(0, 1),
         object_=st.integers(2, 3),
         predicate=st.integers(0, 2),
+        purpose=st.sampled_from(["label", "label", "adjudication", "gold", "repeat"]),
     ),
     max_size=40,
     unique_by=lambda answer: (answer.proposal.id, answer.annotator),
 )
+items = st.lists(
+    st.builds(
+        known,
+        st.sampled_from(VERDICTS),
+        image=st.sampled_from("12"),
+        subject=st.integers(0, 1),
+        object_=st.integers(2, 3),
+        predicate=st.integers(0, 2),
+    ),
+    max_size=3,
+    unique_by=lambda item: item[0].id,
+)
 
 
-@given(answers, st.randoms(use_true_random=False))
-@settings(max_examples=150)
-def test_labels_never_contradict_themselves(found, random):
-    labels = resolve(found)
+@given(answers, items, st.randoms(use_true_random=False))
+@settings(max_examples=300)
+def test_labels_never_contradict_themselves(found, gold, random):
+    labels = resolve(found, gold)
     for image in labels.images.values():
         positives, negatives = set(image.positives), set(image.negatives)
         assert not positives & negatives
@@ -145,6 +254,32 @@ def test_labels_never_contradict_themselves(found, random):
         for tie in labels.disagreements:
             if tie.image_id == image.image_id:
                 assert tie.row not in positives | negatives | set(image.no_relation)
+    for proposal, verdict in gold:
+        image = labels.images.get(proposal.image_id)
+        pair = (proposal.subject, proposal.object)
+        if verdict == "correct" and not set(pair) & set(image.faulty if image else ()):
+            assert (*pair, proposal.predicate) in image.positives
     shuffled = list(found)
     random.shuffle(shuffled)
-    assert resolve(shuffled) == labels
+    assert resolve(shuffled, gold) == labels
+
+
+@given(answers)
+@settings(max_examples=150)
+def test_one_adjudicator_of_everything_is_the_only_voice(found):
+    lone = [adjudicated(a.verdict, **_asked(a)) for a in found if a.annotator == "ann"]
+    with_crowd = [a for a in found if a.annotator != "ann" and a.purpose == "label"]
+    asked = {a.proposal.id for a in lone if a.verdict != "skip"}
+    overruled = [a for a in with_crowd if a.proposal.id in asked]
+    alone, together = resolve(lone), resolve([*lone, *overruled])
+    assert together.images == alone.images
+
+
+def _asked(answer):
+    p = answer.proposal
+    return {
+        "image": p.image_id,
+        "subject": p.subject,
+        "object_": p.object,
+        "predicate": p.predicate,
+    }

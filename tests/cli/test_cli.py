@@ -14,6 +14,7 @@ from haystack.pipeline.config import load_config
 from haystack.weights import known
 
 VERBS = (
+    "import",
     *("demo", "doctor", "embed", "cluster", "segment", "score", "propose", "annotate", "export"),
     *(
         "merge",

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from haystack import files
 from haystack.executors.base import Counts, Outputs
+from haystack.io.provenance import of_dataset, provenance_file, write_provenance
 from haystack.io.psg import FAULTY_SEGMENTS
 from haystack.io.psg_writer import write_psg
 from haystack.pipeline.export import ExportLabels, export_dataset, mask_file
@@ -16,11 +17,13 @@ from haystack.pipeline.workspace import EXPORTED, Workspace
 
 
 class ExportJob:
-    """Write ``export/``: the annotation file, the panoptic PNGs, the list of faulty segments.
+    """Write ``export/``: annotation file, panoptic PNGs, list of faulty segments, provenance.
 
     Args:
         workspace: the campaign.
         labels: image id -> labels.
+        provenance: records of ``haystack.io.provenance``; those of rows that are not exported
+            (because the data calls a segment faulty) are left out.
         as_test_split: see :func:`export_dataset`.
         integer_ids: write image ids as integers, as the Haystack authors' script needs them.
     """
@@ -32,11 +35,13 @@ class ExportJob:
         workspace: Workspace,
         labels: Mapping[str, ExportLabels],
         *,
+        provenance: Sequence[Mapping[str, Any]] = (),
         as_test_split: bool = False,
         integer_ids: bool = False,
     ) -> None:
         self._workspace = workspace
         self._labels = labels
+        self._provenance = provenance
         self._as_test_split = as_test_split
         self._integer_ids = integer_ids
 
@@ -56,6 +61,7 @@ class ExportJob:
         }
         return {
             "labels": files.sha256_text(files.canonical_json(labels)),
+            "provenance": files.sha256_text(files.canonical_json(self._provenance)),
             "as_test_split": self._as_test_split,
             "integer_ids": self._integer_ids,
         }
@@ -83,5 +89,8 @@ class ExportJob:
             faulty_path=(
                 out.path(f"export/{FAULTY_SEGMENTS}") if dataset.faulty_segments else None
             ),
+        )
+        write_provenance(
+            out.path(provenance_file(EXPORTED).as_posix()), of_dataset(self._provenance, dataset)
         )
         return Counts(inputs=len(self._labels), ok=len(dataset))

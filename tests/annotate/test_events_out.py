@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haystack.annotate.event_files import event_schema, read_jsonl, write_jsonl, write_parquet
+from haystack.annotate.labels import resolve
+from haystack.annotate.provenance import provenance_rows
+from haystack.annotate.records import VERDICTS, Answer, Proposal
+from haystack.annotate.simulate import SteppingClock
+from haystack.annotate.store.event_log import (
+    enter,
+    event_records,
+    gold_items,
+    other_records,
+    pseudonyms,
+    renamed,
+    wordings_shown,
+)
+from haystack.annotate.store.schema import gold, predicate_names, rounds, wordings
+from haystack.annotate.store.store import AnnotationStore
+from haystack.errors import InputError
+
+NAMES = ("eating", "riding")
+
+
+def labels_of(store):
+    return resolve(store.answers(), gold_items(store.database))
+
+
+def labels_from_file(path):
+    """Labels from the file alone, by hand: the answers that are neither undone nor replaced."""
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    said = [record for record in records if record["record"] == "event"]
+    undone = {record["retracts"] for record in said if record["verdict"] == "undo"}
+    latest = {}
+    for record in said:
+        counts = record["purpose"] in ("label", "adjudication")
+        if record["verdict"] != "undo" and record["event"] not in undone and counts:
+            latest[record["proposal"], record["annotator"]] = record
+
+    def proposal(record):
+        names = ("image_id", "subject", "object", "predicate", "image_key", "score", "cluster")
+        return Proposal(*(record[name] for name in names), record["rank"])
+
+    names = ("verdict", "annotator", "key", "dwell_ms", "created_at", "purpose")
+    answers = [Answer(proposal(r), *(r[name] for name in names)) for r in latest.values()]
+    known = [(proposal(r), r["verdict"]) for r in records if r["record"] == "gold"]
+    return resolve(answers, known)
+
+
+def fill(store, make_queue):
+    """Two annotators, undone and replaced answers, faults, a gold item, names, a wording."""
+    queue = make_queue(count=6)
+    store.load_proposals(queue, round=1)
+    for number, proposal in enumerate(queue):
+        for who, shift in (("Ann Ö", 0), ("bob", 3)):
+            verdict = VERDICTS[(number + shift) % len(VERDICTS)]
+            store.answer(proposal.id, verdict, who, f"{who[0]}{number}", dwell_ms=number or None)
+            if number % 5 == 2:
+                store.undo(who)
+    store.answer(queue[0].id, "incorrect", "bob", "again")
+    moment = "2000-01-01T00:00:05.000000Z"
+    with store.database.write() as connection:
+        connection.execute(
+            gold.insert(),
+            {
+                "proposal_id": queue[5].id,
+                "verdict": "correct",
+                "set_by": "lead",
+                "set_at": moment,
+            },
+        )
+        name = {"predicate": 1, "name": "sits on", "help": "", "set_by": "lead", "set_at": moment}
+        connection.execute(predicate_names.insert(), name)
+        wording = {
+            **{"key": "w", "predicate": 0, "image_id": "1", "subject": 0, "object": 1},
+            **{"annotator": "Ann Ö", "words": "munching, “so”", "created_at": moment},
+        }
+        connection.execute(wordings.insert(), wording)
+        if not connection.execute(rounds.select()).first():
+            connection.execute(
+                rounds.insert(), {"round": 1, "loaded_at": moment, "proposals": 12, "notes": "{}"}
+            )
+
+
+def everything(store):
+    return [*event_records(store.database), *other_records(store.database)]
+
+
+def test_labels_follow_from_the_exported_events_alone(store, make_queue, tmp_path):
+    fill(store, make_queue)
+    count = write_jsonl(tmp_path / "events.jsonl", everything(store), NAMES)
+    assert count == len(everything(store)) > store.event_count() > 24
+    found = labels_of(store)
+    assert {row.rule for row in found.decisions} >= {"gold", "majority"}
+    assert labels_from_file(tmp_path / "events.jsonl") == found
+
+
+def test_a_new_database_gets_the_same_events_and_labels(store, make_queue, tmp_path):
+    fill(store, make_queue)
+    write_jsonl(tmp_path / "events.jsonl", everything(store), NAMES)
+    with AnnotationStore(tmp_path / "moved.db", clock=SteppingClock()) as moved:
+        entered = enter(moved.database, read_jsonl(tmp_path / "events.jsonl", NAMES))
+        assert entered == store.event_count()
+        assert everything(moved) == everything(store)
+        assert labels_of(moved) == labels_of(store)
+        assert moved.faulty_segments() == store.faulty_segments()
+        write_jsonl(tmp_path / "again.jsonl", everything(moved), NAMES)
+        assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "events.jsonl").read_bytes()
+        with pytest.raises(InputError, match="expected a new database"):
+            enter(moved.database, read_jsonl(tmp_path / "events.jsonl", NAMES))
+
+
+@pytest.mark.postgres
+def test_a_campaign_moves_to_postgresql_and_goes_on(
+    sqlite_store, postgres_database, make_queue, tmp_path
+):
+    fill(sqlite_store, make_queue)
+    write_jsonl(tmp_path / "events.jsonl", everything(sqlite_store), NAMES)
+    with AnnotationStore(postgres_database, clock=SteppingClock()) as moved:
+        enter(moved.database, read_jsonl(tmp_path / "events.jsonl", NAMES))
+        write_jsonl(tmp_path / "again.jsonl", everything(moved), NAMES)
+        assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "events.jsonl").read_bytes()
+        assert labels_of(moved) == labels_of(sqlite_store)
+        # The queue is loaded anew, nothing answered is asked, and new events get new numbers.
+        moved.load_proposals([*make_queue(count=6), *make_queue(6, (2,))], round=2)
+        before = moved.event_count()
+        asked = moved.next_proposal(2, "bob")
+        moved.answer(asked.id, "correct", "bob", "new")
+        assert moved.event_count() == before + 1
+        assert moved.undo("bob") == asked
+
+
+def test_parquet_is_typed_and_holds_every_event(store, make_queue, tmp_path):
+    fill(store, make_queue)
+    for name in ("a.parquet", "b.parquet"):
+        write_parquet(tmp_path / name, event_records(store.database), NAMES)
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.schema.equals(event_schema())
+    rows = table.to_pylist()
+    assert [row["event"] for row in rows] == [r["event"] for r in event_records(store.database)]
+    undos = [row for row in rows if row["verdict"] == "undo"]
+    assert undos
+    taken_back = {row["event"]: row["retracted_by"] for row in rows if row["retracted_by"]}
+    assert taken_back == {row["retracts"]: row["event"] for row in undos}
+    assert {row["predicate_name"] for row in rows} == set(NAMES)
+    assert rows[0]["dwell_ms"] is None
+    assert rows[0]["created_at"].isoformat() == "2000-01-01T00:00:00+00:00"
+
+
+def test_pseudonyms_replace_every_name(store, make_queue, tmp_path):
+    fill(store, make_queue)
+    names = pseudonyms(store.database)
+    assert names == {"Ann Ö": "annotator-1", "bob": "annotator-2", "lead": "annotator-3", "": ""}
+    write_jsonl(tmp_path / "e.jsonl", renamed(everything(store), names), NAMES)
+    text = (tmp_path / "e.jsonl").read_text(encoding="utf-8")
+    assert "Ann" not in text
+    assert '"bob"' not in text
+    assert "lead" not in text
+    assert labels_from_file(tmp_path / "e.jsonl").images == labels_of(store).images
+
+
+def test_what_each_label_rests_on(store, make_queue):
+    queue = make_queue(count=2, predicates=(1,))
+    store.load_proposals(queue, round=3)
+    for who, verdict in (("ann", "correct"), ("bob", "correct"), ("cat", "incorrect")):
+        store.answer(queue[0].id, verdict, who, who, dwell_ms=700)
+    store.answer(queue[1].id, "object_faulty", "ann", "f")
+    with store.database.write() as connection:
+        name = {"predicate": 1, "name": "sits on", "help": "", "set_by": "lead"}
+        moment = "2000-01-01T00:00:01.000000Z"
+        connection.execute(predicate_names.insert(), name | {"set_at": moment})
+    wording = wordings_shown(store.database, lambda predicate: NAMES[predicate])
+    answers = list(store.answers())
+    label, fault = provenance_rows(resolve(answers), answers, wording, None)
+    assert (label["label"], label["rule"]) == ("positive", "majority")
+    assert [(a["annotator"], a["counted"], a["wording"]) for a in label["answers"]] == [
+        ("ann", True, "riding"),  # asked before the lead chose other words
+        ("bob", True, "sits on"),
+        ("cat", True, "sits on"),
+    ]
+    assert label["answers"][0] | {"created_at": ""} == {
+        **{"annotator": "ann", "verdict": "correct", "purpose": "label", "counted": True},
+        **{"asked_predicate": 1, "wording": "riding", "created_at": "", "dwell_ms": 700},
+        **{"score": 1.0, "rank": 0, "round": 3, "origin": ""},
+    }
+    assert (fault["label"], fault["subject"], fault["object"]) == ("faulty_segment", 2, None)
+    hidden = provenance_rows(resolve(answers), answers, wording, pseudonyms(store.database))
+    assert {a["annotator"] for a in hidden[0]["answers"]} == {f"annotator-{n}" for n in (1, 2, 3)}
+
+
+BROKEN = {
+    "is cut off": (lambda lines: [*lines[:-1], lines[-1][:-20]], "cut off"),
+    "is of another format": (lambda lines: ['{"record": "x"}\n', *lines[1:]], "of format 1"),
+    "is about other predicates": (
+        lambda lines: [lines[0].replace("riding", "eyeing"), *lines[1:]],
+        "other predicates",
+    ),
+    "has an unknown record": (
+        lambda lines: [*lines, '{"record": "x"}\n'],
+        "expected a record of kind",
+    ),
+    "has a number for a name": (
+        lambda lines: [lines[0], lines[1].replace('"Ann Ö"', "7"), *lines[2:]],
+        "line 2: expected 'annotator' of this event to be str, got 7",
+    ),
+    "was edited": (
+        lambda lines: [lines[0], lines[1].replace('"subject": 0', '"subject": 1'), *lines[2:]],
+        "do not belong together",
+    ),
+    "has an event twice": (lambda lines: [*lines[:2], lines[1], *lines[2:]], "comes twice"),
+    "has a key twice": (
+        lambda lines: [*lines[:2], lines[2].replace('"b0"', '"A0"'), *lines[3:]],
+        "nothing was entered",
+    ),
+    "has an unknown verdict": (
+        lambda lines: [lines[0], lines[1].replace('"correct"', '"sure"'), *lines[2:]],
+        "unknown verdict",
+    ),
+    "has a wording without words": (
+        lambda lines: [line.replace('"words"', '"sword"') for line in lines],
+        "expected 'words' of a wording to be str, got None",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_file_that(case, sqlite_store, make_queue, tmp_path):
+    fill(sqlite_store, make_queue)
+    path = tmp_path / "events.jsonl"
+    write_jsonl(path, everything(sqlite_store), NAMES)
+    change, message = BROKEN[case]
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(change(lines)), encoding="utf-8")
+    with AnnotationStore(tmp_path / "new.db") as new:
+        with pytest.raises(InputError, match=message):
+            enter(new.database, read_jsonl(path, NAMES))
+        assert new.event_count() == 0
+        assert list(event_records(new.database)) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.sampled_from((*VERDICTS, "undo"))), max_size=25))
+@settings(max_examples=20, deadline=None)
+def test_any_history_gives_the_same_labels_elsewhere(tmp_path_factory, make_queue, history):
+    folder = tmp_path_factory.mktemp("history")
+    with AnnotationStore(folder / "a.db") as store, AnnotationStore(folder / "b.db") as other:
+        queue = make_queue(count=6)
+        store.load_proposals(queue, round=0)
+        for number, (place, verdict) in enumerate(history):
+            who = "ab"[number % 2]
+            if verdict == "undo":
+                store.undo(who)
+            else:
+                store.answer(queue[place].id, verdict, who, str(number))
+        write_jsonl(folder / "e.jsonl", everything(store), NAMES)
+        enter(other.database, read_jsonl(folder / "e.jsonl", NAMES))
+        assert labels_of(other) == labels_of(store) == labels_from_file(folder / "e.jsonl")
