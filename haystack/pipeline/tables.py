@@ -146,23 +146,6 @@ class SegmentedImage:
         return read_panoptic_png(self.panoptic, size=(self.height, self.width), path=self.image_key)
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """One entry of ``clusters.yaml``, which people edit.
-
-    Args:
-        id: number of the cluster.
-        name: free text, shown on contact sheets and reports.
-        size: number of images.
-        included: whether images of this cluster are proposed.
-    """
-
-    id: int
-    name: str
-    size: int
-    included: bool = True
-
-
 def write_features(path: Path, features: Features) -> None:
     """Write a shard's features and image keys as safetensors."""
     metadata = {_METADATA: files.canonical_json({"image_keys": list(features.image_keys)})}
@@ -229,6 +212,41 @@ def read_clusters(path: Path, image_keys: Collection[str]) -> dict[str, int]:
             columns = (table["image_key"].to_pylist(), table["cluster"].to_pylist())
             found.update(zip(*columns, strict=True))
     return found
+
+
+def stream_clusters(path: Path) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
+    """Cluster and distance to its centroid of every image, one row group in memory at a time."""
+    with _parquet(path) as file:
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns=["cluster", "distance"])
+            yield table["cluster"].to_numpy().astype(np.int64), table["distance"].to_numpy()
+
+
+def read_assigned_keys(path: Path, rows: Collection[int]) -> dict[int, str]:
+    """Row -> image key, of some rows of the assignments; row groups without any are not read."""
+    wanted = np.array(sorted(rows), dtype=np.int64)
+    found: dict[int, str] = {}
+    with _parquet(path) as file:
+        start = 0
+        for group in range(file.num_row_groups):
+            stop = start + file.metadata.row_group(group).num_rows
+            here = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, stop)]
+            if len(here):
+                keys = file.read_row_group(group, columns=["image_key"])["image_key"]
+                keys = keys.take(pa.array(here - start)).to_pylist()
+                found.update(zip(here.tolist(), keys, strict=True))
+            start = stop
+    return found
+
+
+def count_by_cluster(path: Path, clusters: int) -> npt.NDArray[np.int64]:
+    """Rows of each cluster int64 [clusters], of proposals or candidates; nothing else is read."""
+    counts = np.zeros(clusters, dtype=np.int64)
+    with _parquet(path) as file:
+        for group in range(file.num_row_groups):
+            column = file.read_row_group(group, columns=["cluster"])["cluster"].to_numpy()
+            counts += np.bincount(column, minlength=clusters)[:clusters]
+    return counts
 
 
 def write_segmented(path: Path, images: Iterable[SegmentedImage]) -> None:
@@ -398,86 +416,6 @@ def write_proposals(path: Path, proposals: Sequence[Proposal]) -> None:
 def read_proposals(path: Path) -> list[Proposal]:
     """Read the queue."""
     return [Proposal(**row) for row in _read_table(path).to_pylist()]
-
-
-def dump_clusters(clusters: Sequence[Cluster], clustering: str) -> str:
-    """The text of ``clusters.yaml``.
-
-    Args:
-        clusters: by id.
-        clustering: hash of the clustering that they name, so that edits are kept as long as it
-            stays the same.
-    """
-    import yaml
-
-    head = "# Set 'included: false' where a cluster's images are unsuitable; names are free text.\n"
-    content = {"clustering": clustering, "clusters": [asdict(cluster) for cluster in clusters]}
-    return head + str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-
-
-def check_clusters(clusters: Sequence[Cluster], count: int, path: Path) -> None:
-    """Refuse a list that has lost or gained entries.
-
-    Args:
-        clusters: as read from ``clusters.yaml``.
-        count: how many clusters there are.
-        path: the file, for the error.
-
-    Raises:
-        InputError: there are more or fewer.
-    """
-    if len(clusters) != count:
-        raise InputError(
-            f"expected {count} entries under 'clusters', one for each cluster, got "
-            f"{len(clusters)}; put back what was removed (exclude a cluster by 'included: false'), "
-            "or delete the file and run haystack cluster again",
-            path=path,
-        )
-
-
-def load_clusters(path: Path) -> tuple[list[Cluster], str]:
-    """Clusters of ``clusters.yaml``, by id, and the hash of the clustering.
-
-    Raises:
-        InputError: someone's edit broke the file.
-    """
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"cannot read the clusters: {reason}", path=path) from error
-    rows = content.get("clusters") if isinstance(content, Mapping) else None
-    if not isinstance(rows, list):
-        raise InputError("expected a list under 'clusters'", path=path)
-    clusters = [_cluster(row, number, path) for number, row in enumerate(rows)]
-    return clusters, str(content.get("clustering", ""))
-
-
-def _cluster(row: object, number: int, path: Path) -> Cluster:
-    kinds = {"id": int, "name": str, "size": int, "included": bool}
-    where = f"clusters[{number}]"
-    if not isinstance(row, Mapping) or set(row) != set(kinds):
-        raise InputError(
-            f"expected the keys {', '.join(kinds)}, got {row!r}", path=path, record=where
-        )
-    for key, kind in kinds.items():
-        if type(row[key]) is not kind:
-            raise InputError(
-                f"expected {key} to be {'true or false' if kind is bool else kind.__name__}, "
-                f"got {row[key]!r}",
-                path=path,
-                record=where,
-            )
-    if row["id"] != number:
-        raise InputError(
-            f"expected id {number}, got {row['id']}; keep the entries in their order, and exclude "
-            "a cluster by 'included: false' instead of removing it",
-            path=path,
-            record=where,
-        )
-    return Cluster(**row)
 
 
 def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:

@@ -14,6 +14,7 @@ from haystack.environment import versions
 from haystack.errors import InputError
 from haystack.io.images import ImageSource, open_source
 from haystack.pipeline import tables
+from haystack.pipeline.clustering.clusters_file import Cluster, check_clusters, load_clusters
 from haystack.pipeline.config import (
     WorkspaceConfig,
     dump_config,
@@ -168,15 +169,15 @@ class Workspace:
         """The cluster of every image (stage ``cluster``)."""
         return tables.read_assignments(self._output("cluster", ASSIGNMENTS))
 
-    def clusters(self) -> list[tables.Cluster]:
+    def clusters(self) -> list[Cluster]:
         """Names, sizes and inclusion of the clusters, by id (stage ``cluster``).
 
         Raises:
             InputError: someone's edit broke the file, or removed or added an entry.
         """
         path = self._output("cluster", CLUSTERS)
-        clusters = tables.load_clusters(path)[0]
-        tables.check_clusters(clusters, len(self.centroids()), path)
+        clusters = load_clusters(path)[0]
+        check_clusters(clusters, len(self.centroids()), path)
         return clusters
 
     def segmented(self, shard: str) -> Iterator[tables.SegmentedImage]:

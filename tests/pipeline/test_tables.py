@@ -83,17 +83,6 @@ def test_candidates_and_proposals(tmp_path: Path) -> None:
     assert tables.read_proposals(tmp_path / "p") == []
 
 
-def test_clusters_file(tmp_path: Path) -> None:
-    clusters = [tables.Cluster(0, "beach", 3), tables.Cluster(1, "logos", 9, included=False)]
-    path = tmp_path / "clusters.yaml"
-    path.write_text(tables.dump_clusters(clusters, "abc"))
-    assert tables.load_clusters(path) == (clusters, "abc")
-    path.write_text("clusters: {")
-    with pytest.raises(InputError, match="cannot read the clusters") as caught:
-        tables.load_clusters(path)
-    assert "\n" not in str(caught.value)
-
-
 def test_segments_of_another_version_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image_key": ["a"], "image_id": ["1"]}), tmp_path / "old.parquet")
     with pytest.raises(InputError, match=r"old\.parquet: this file has other columns"):

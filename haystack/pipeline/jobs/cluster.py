@@ -16,6 +16,12 @@ from haystack.executors.base import Counts, Outputs
 from haystack.io.images import ImageSource, decode_image
 from haystack.pipeline import tables
 from haystack.pipeline.clustering.cluster import Clustering, cluster_features, nearest_to_centroid
+from haystack.pipeline.clustering.clusters_file import (
+    Cluster,
+    check_clusters,
+    dump_clusters,
+    load_clusters,
+)
 from haystack.pipeline.clustering.contact_sheet import CELL, contact_sheet
 from haystack.pipeline.clustering.feature_rows import StoredRows
 from haystack.pipeline.config import ClusterConfig
@@ -91,7 +97,7 @@ class ClusterJob:
         )
         sizes = np.bincount(clustering.cluster, minlength=self._config.k).tolist()
         clusters = self._clusters(sizes, identity)
-        text = tables.dump_clusters(clusters, identity)
+        text = dump_clusters(clusters, identity)
         out.path(CLUSTERS, editable=True).write_text(text, encoding="utf-8")
         wanted = {row for rows in shown.values() for row in rows}
         every = chain.from_iterable(map(tables.read_feature_keys, rows.paths))
@@ -107,12 +113,12 @@ class ClusterJob:
             notes={"algorithm": clustering.algorithm},
         )
 
-    def _clusters(self, sizes: Sequence[int], identity: str) -> list[tables.Cluster]:
+    def _clusters(self, sizes: Sequence[int], identity: str) -> list[Cluster]:
         path = self._workspace.path(CLUSTERS)
         if path.is_file():
-            edited, known = tables.load_clusters(path)
+            edited, known = load_clusters(path)
             if known == identity:
-                tables.check_clusters(edited, self._config.k, path)
+                check_clusters(edited, self._config.k, path)
                 return edited
             previous = path.with_name(path.name + ".previous")
             files.write_bytes(previous, path.read_bytes())
@@ -121,10 +127,7 @@ class ClusterJob:
                 "choices is kept as %s",
                 previous,
             )
-        return [
-            tables.Cluster(number, f"cluster-{number:02d}", size)
-            for number, size in enumerate(sizes)
-        ]
+        return [Cluster(number, f"cluster-{number:02d}", size) for number, size in enumerate(sizes)]
 
     def _sheet(self, cluster: int, size: int, keys: Sequence[str], out: Outputs) -> None:
         if not keys:

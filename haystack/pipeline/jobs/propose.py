@@ -68,9 +68,9 @@ class ProposeJob:
     def run(self, shard: str, out: Outputs) -> Counts:
         """Merge the blocks, rank their candidates, and order those that are not known.
 
-        The notes name the models under ``models``, and list under ``exhausted`` each [cluster,
-        predicate, candidates] that has nothing left although the score stage held back more than
-        its best.
+        The notes name the models under ``models`` and the clusters under ``included``, and list
+        under ``exhausted`` each [cluster, predicate, candidates] that has nothing left although
+        the score stage held back more than its best.
 
         Raises:
             InputError: a cluster is included that was not when it was scored.
@@ -96,7 +96,11 @@ class ProposeJob:
             inputs=len(merged),
             ok=len(merged),
             extra={"proposals": len(queue), "exhausted_groups": len(exhausted)},
-            notes={"exhausted": exhausted, "models": notes["models"]},
+            notes={
+                "exhausted": exhausted,
+                "models": notes["models"],
+                "included": np.flatnonzero(included).tolist(),
+            },
         )
 
     def _refuse_unscored(self, included: list[int], scored: list[int]) -> None:
