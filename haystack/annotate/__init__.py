@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from haystack.annotate.service.app import create_app
     from haystack.annotate.service.media import OVERLAY_PALETTE, Caption, Media
     from haystack.annotate.service.server import serve
+    from haystack.annotate.service.site import Site
     from haystack.annotate.simulate import SimulationReport, SteppingClock, answer_from_truth
+    from haystack.annotate.store.accounts import Account, Accounts
     from haystack.annotate.store.store import AnnotationStore
 
 _HOMES = {
@@ -25,13 +27,17 @@ _HOMES = {
     "service.app": ("create_app",),
     "service.media": ("OVERLAY_PALETTE", "Caption", "Media"),
     "service.server": ("serve",),
+    "service.site": ("Site",),
     "simulate": ("SimulationReport", "SteppingClock", "answer_from_truth"),
+    "store.accounts": ("Account", "Accounts"),
     "store.store": ("AnnotationStore",),
 }
 
 __all__ = [
     "OVERLAY_PALETTE",
     "VERDICTS",
+    "Account",
+    "Accounts",
     "AnnotationStore",
     "Answer",
     "Caption",
@@ -41,6 +47,7 @@ __all__ = [
     "Proposal",
     "Purpose",
     "SimulationReport",
+    "Site",
     "SteppingClock",
     "Verdict",
     "answer_from_truth",

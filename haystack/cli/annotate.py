@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from haystack.scene_graph import SceneGraphDataset
 
 
+PORT = 8765
+"""Where the annotation page is served, unless told otherwise."""
+
+
 def add_verbs(verbs: Any) -> None:
     """Declare the verbs."""
     annotate = verbs.add_parser(
@@ -33,9 +37,19 @@ def add_verbs(verbs: Any) -> None:
     )
     add_workspace_arguments(annotate)
     add_database_argument(annotate)
-    annotate.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    annotate.add_argument("--port", type=int, default=8765, help="port, or the next free one")
-    annotate.add_argument("--annotator", default="annotator", help="name to answer under")
+    annotate.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; for all but this machine's own people log in (haystack "
+        "annotators), 0.0.0.0 means all",
+    )
+    annotate.add_argument("--port", type=int, default=PORT, help="port, or the next free one")
+    annotate.add_argument(
+        "--public-url", metavar="URL", help="what people open, where a proxy stands in front"
+    )
+    annotate.add_argument(
+        "--annotator", default="annotator", help="name to answer under, where nobody logs in"
+    )
     annotate.add_argument(
         "--round",
         type=int,
@@ -189,6 +203,7 @@ def _serve(args: argparse.Namespace, workspace: Workspace, store: AnnotationStor
     from haystack.annotate.service.app import create_app
     from haystack.annotate.service.media import Caption
     from haystack.annotate.service.server import serve
+    from haystack.annotate.service.site import Site
     from haystack.pipeline.media import WorkspaceMedia
 
     if not store.progress():
@@ -207,8 +222,9 @@ def _serve(args: argparse.Namespace, workspace: Workspace, store: AnnotationStor
     names = [
         workspace.vocabulary.annotator_name(p) for p in range(workspace.vocabulary.num_predicates)
     ]
-    app = create_app(store, CampaignMedia(workspace), names, annotator=args.annotator)
-    serve(app, args.host, args.port)
+    site = Site(args.host, args.public_url)
+    app = create_app(store, CampaignMedia(workspace), names, annotator=args.annotator, site=site)
+    serve(app, args.port)
     answered = sum(p.total - p.open for p in store.progress().values())
     return Outcome(f"stopped; {answered} proposals are answered", {"answered": answered})
 

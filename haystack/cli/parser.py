@@ -26,7 +26,7 @@ from haystack.errors import HaystackError
 
 # Modules that declare verbs; each has ``add_verbs(verbs)``. They import nothing heavy.
 _MODULES = (
-    *("demo", "stages", "status", "annotate", "annotations"),
+    *("demo", "stages", "status", "annotate", "annotators", "annotations"),
     *("imports", "models", "bench", "predict", "checkpoints", "weights", "doctor"),
 )
 

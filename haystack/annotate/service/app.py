@@ -9,11 +9,14 @@ from fastapi import FastAPI
 
 from haystack.annotate.service.errors import add_errors
 from haystack.annotate.service.guard import Guard
-from haystack.annotate.service.identity import Annotator, Door
+from haystack.annotate.service.identity import Annotator
+from haystack.annotate.service.login import Door, Entrance, add_login
 from haystack.annotate.service.media import Media, add_media
 from haystack.annotate.service.messages import Health
 from haystack.annotate.service.pages import add_me, add_page, add_static
 from haystack.annotate.service.questions import Desk, add_questions
+from haystack.annotate.service.site import Site
+from haystack.annotate.store.accounts import Accounts
 from haystack.annotate.store.store import AnnotationStore
 from haystack.errors import InputError
 
@@ -26,6 +29,7 @@ def create_app(
     vocabulary_names: Sequence[str],
     *,
     annotator: str = "annotator",
+    site: Site | None = None,
     media_version: str | None = None,
     ahead: int = 6,
     title: str = "Haystack",
@@ -37,7 +41,8 @@ def create_app(
         store: the campaign's store; the caller closes it.
         media: pictures and class names.
         vocabulary_names: predicate number -> the wording for annotators.
-        annotator: the name that answers are saved under.
+        annotator: the name that answers are saved under, where only this machine's user answers.
+        site: how the service is reached; by default on this machine only, without a login.
         media_version: changes whenever a picture or an overlay may have changed; part of their
             URLs, so that browsers can keep them for ever. None: a new one for every start.
         ahead: how many questions the page gets at a time, the one on screen included.
@@ -45,7 +50,8 @@ def create_app(
         parts: each adds routes of its own that need more than the store and the media.
 
     Raises:
-        InputError: a proposal's predicate has no name, or ``ahead`` is out of range.
+        InputError: a proposal's predicate has no name, ``ahead`` is out of range, or people would
+            have to log in and nobody has a valid token.
     """
     if not 1 <= ahead <= _MOST_AHEAD:
         raise InputError(f"expected ahead to be 1 to {_MOST_AHEAD} questions, got {ahead}")
@@ -58,18 +64,34 @@ def create_app(
     version = media_version or secrets.token_hex(8)
     # The interactive documentation pages would load scripts from other sites.
     app = FastAPI(title=title, docs_url=None, redoc_url=None)
-    app.add_middleware(Door, local=Annotator(annotator, "lead"))
-    app.add_middleware(Guard)  # added last, so it comes first
+    app.state.site = site = site or Site()
+    app.state.pages = []
+    entrance = _entrance(store, site) if site.needs_login else None
+    local = Annotator(annotator, "lead") if entrance is None else None
+    app.add_middleware(Door, local=local, entrance=entrance)
+    app.add_middleware(Guard, site=site)  # added last, so it comes first
     add_errors(app)
+    if entrance is not None:
+        add_login(app, entrance)
     add_questions(app, Desk(store, media, tuple(vocabulary_names), version, ahead))
     add_media(app, store, media, version)
     add_health(app, store)
     add_page(app, "/", "index.html")
     add_static(app)
-    add_me(app)
+    add_me(app, login=entrance is not None)
     for add_part in parts:
         add_part(app)
     return app
+
+
+def _entrance(store: AnnotationStore, site: Site) -> Entrance:
+    accounts = Accounts(store.database)
+    if not accounts.any_valid():
+        raise InputError(
+            f"at {site.public_url or site.host} others can reach the page, so annotators log in, "
+            "and none of them has a valid token; make one with: haystack annotators add WORK NAME"
+        )
+    return Entrance(accounts, store.campaign, is_https=site.is_https)
 
 
 def add_health(app: FastAPI, store: AnnotationStore) -> None:

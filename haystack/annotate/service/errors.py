@@ -15,27 +15,46 @@ class OtherCampaignError(InputError):
     """An answer is meant for another campaign than the one that is served."""
 
 
+class OtherAnnotatorError(InputError):
+    """An answer comes from the page of somebody else than who is logged in."""
+
+
 class LoginError(InputError):
     """Nobody is logged in who may ask for this."""
+
+
+class TooManyLoginsError(InputError):
+    """An address presented too many wrong tokens."""
 
 
 class LeadOnlyError(InputError):
     """Only a lead may do this."""
 
 
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "60"}}
 _STATUS: dict[type[HaystackError], int] = {
     LoginError: 401,
     LeadOnlyError: 403,
     UnknownProposalError: 404,
     KeyConflictError: 409,
     OtherCampaignError: 421,  # the page keeps the answer
+    OtherAnnotatorError: 421,  # likewise
+    TooManyLoginsError: 429,
 }
 """The status of an error; of the others it is 422."""
 
 
 def sentence(status: int, text: str) -> JSONResponse:
     """The response that says what is wrong."""
-    return JSONResponse({"detail": text}, status_code=status)
+    return JSONResponse({"detail": text}, status_code=status, headers=_HEADERS.get(status))
+
+
+def respond(error: HaystackError | DBAPIError) -> JSONResponse:
+    """The response that says what was refused, or that the database cannot be used."""
+    if isinstance(error, DBAPIError):
+        # 503 makes the page keep the answer and send it again.
+        return sentence(503, f"the annotation database cannot be used now: {error.orig}")
+    return sentence(_STATUS.get(type(error), 422), str(error))
 
 
 def add_errors(app: FastAPI) -> None:
@@ -49,10 +68,10 @@ def add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HaystackError)
     def refused(request: Request, error: HaystackError) -> JSONResponse:
-        status = _STATUS.get(type(error), 422)
-        if status == 422 and request.url.path.startswith("/media/"):
-            status = 404  # a picture that cannot be had
-        return sentence(status, str(error))
+        response = respond(error)
+        if response.status_code == 422 and request.url.path.startswith("/media/"):
+            return sentence(404, str(error))  # a picture that cannot be had
+        return response
 
     @app.exception_handler(Exception)
     def failed(_: Request, error: Exception) -> JSONResponse:
@@ -60,5 +79,4 @@ def add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(DBAPIError)
     def unavailable(_: Request, error: DBAPIError) -> JSONResponse:
-        # 503 makes the page keep the answer and send it again.
-        return sentence(503, f"the annotation database cannot be used now: {error.orig}")
+        return respond(error)

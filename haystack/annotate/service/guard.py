@@ -1,21 +1,18 @@
 """What every request must pass before it reaches the application, and headers for every answer.
 
-The page needs no login because only this machine can reach it. A browser on this machine can be
-made to send requests by any web site, though: the checks here refuse those.
+Any web site can make a browser send requests to this service: the checks here refuse those.
+Without a login they are all that stands between such a site and the answers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
-"""Names of this machine that nothing outside it can reach."""
+from haystack.annotate.service.site import Site
 
 _SAFE_METHODS = ("GET", "HEAD")
 _HEADERS = {
@@ -34,16 +31,13 @@ class Guard:
 
     Args:
         app: the application behind it.
-        hosts: host names under which the service may be addressed. A page of another site whose
-            name was made to point here (DNS rebinding) carries its own name, and is refused.
+        site: the names under which the service may be addressed, and its own origin.
         max_body: longest request body in bytes.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, hosts: Iterable[str] = LOOPBACK_HOSTS, max_body: int = 16_384
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, site: Site, max_body: int = 16_384) -> None:
         self._app = app
-        self._hosts = frozenset(hosts)
+        self._site = site
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,17 +68,22 @@ class Guard:
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")
-        if _host_name(host) not in self._hosts:
+        if not self._site.knows(host):
             return (
                 400,
-                f"this service is not addressed as {host[:80]!r}; use http://127.0.0.1:PORT/",
+                f"this service is not addressed as {host[:80]!r}; use the address that it printed "
+                "when it started, or start it with --public-url",
             )
+        foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
         if method in _SAFE_METHODS:
+            # Others may link to a page. What is fetched may claim a question, though.
+            if foreign and headers.get("sec-fetch-mode") != "navigate":
+                return 403, "only Haystack's own page may fetch this"
             return None
         origin = headers.get("origin")
-        if origin is not None and origin != f"http://{host}":
+        if origin is not None and not self._site.is_own(origin, host):
             return 403, "requests that change something must come from Haystack's own page"
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        if foreign:
             return 403, "requests that change something must come from Haystack's own page"
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return 415, "expected a request body of type application/json"
@@ -105,14 +104,6 @@ class Guard:
                 return None
             if not message.get("more_body", False):
                 return bytes(body)
-
-
-def _host_name(host: str) -> str | None:
-    """The name in a Host header, without port or brackets; None if it cannot be read."""
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
-        return None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

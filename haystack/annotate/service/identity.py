@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Depends, Request
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from haystack.annotate.service.errors import LeadOnlyError
-
-Role = Literal["annotator", "lead"]
-"""A lead also names predicates, chooses clusters and settles disagreements."""
+from haystack.annotate.store.accounts import Role
 
 
 @dataclass(frozen=True)
@@ -27,27 +24,8 @@ class Annotator:
     role: Role
 
 
-class Door:
-    """ASGI middleware: notes who is asking, for :func:`identify`.
-
-    Args:
-        app: the application behind it.
-        local: everybody who reaches the service is this person.
-    """
-
-    def __init__(self, app: ASGIApp, *, local: Annotator) -> None:
-        self._app = app
-        self._local = local
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] == "http":
-            scope.setdefault("state", {})["annotator"] = self._local
-        await self._app(scope, receive, send)
-
-
 def identify(request: Request) -> Annotator:
-    """Who sent this request."""
+    """Who sent this request: whom the door let in (see ``login.Door``)."""
     annotator: Annotator = request.state.annotator
     return annotator
 

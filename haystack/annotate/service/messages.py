@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict, Field
 
 from haystack.annotate.records import Verdict
+from haystack.annotate.store.accounts import Role
 
 _KEY = Field(
     pattern=r"^[A-Za-z0-9._:-]{1,128}$",
@@ -21,6 +20,14 @@ _CAMPAIGN = Field(
 )
 
 
+_WHOSE = Field(
+    default=None,
+    max_length=200,
+    description="Whose page sends it; 421 if somebody else is logged in by now. Answers are saved "
+    "under the name of who is logged in, whatever stands here.",
+)
+
+
 class AnswerRequest(BaseModel):
     """One answer."""
 
@@ -30,6 +37,7 @@ class AnswerRequest(BaseModel):
     verdict: Verdict
     key: str = _KEY
     campaign: str | None = _CAMPAIGN
+    annotator: str | None = _WHOSE
     dwell_ms: int | None = Field(
         default=None, ge=0, lt=2**31, description="From picture shown to answer, milliseconds."
     )
@@ -42,6 +50,7 @@ class UndoRequest(BaseModel):
 
     key: str = _KEY
     campaign: str | None = _CAMPAIGN
+    annotator: str | None = _WHOSE
 
 
 class Question(BaseModel):
@@ -102,9 +111,34 @@ class Me(BaseModel):
     """Who asks, and what the header shows to them."""
 
     name: str
-    role: Literal["annotator", "lead"]
+    role: Role
     login: bool = Field(description="Whether there is a login, which can be ended.")
     pages: list[str] = Field(description="Paths of the pages that this service serves.")
+
+
+class LoginRequest(BaseModel):
+    """Who wants to come in."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    token: str = Field(min_length=1, max_length=200)
+
+
+class Welcome(BaseModel):
+    """Who has come in."""
+
+    name: str
+    role: Role
+
+
+class LoggedOut(BaseModel):
+    """Nobody is logged in any more."""
+
+
+class Refusal(BaseModel):
+    """Why a request was refused, in one sentence."""
+
+    detail: str
 
 
 class Health(BaseModel):

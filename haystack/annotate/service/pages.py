@@ -43,13 +43,18 @@ def add_page(app: FastAPI, path: str, file: str) -> None:
     def get_page() -> FileResponse:
         return FileResponse(STATIC / file, headers=_FRESH)
 
-    app.state.pages = [*getattr(app.state, "pages", []), path]
+    app.state.pages.append(path)
 
 
-def add_me(app: FastAPI) -> None:
-    """Add the route that tells a page who is asking, for its header."""
+def add_me(app: FastAPI, *, login: bool) -> None:
+    """Add the route that tells a page who is asking, for its header.
+
+    Args:
+        app: the application.
+        login: whether people log in.
+    """
 
     @app.get("/api/me")
     def get_me(asker: Asker) -> Me:
         """Who asks. Without a login it is the user of this machine, who leads the campaign."""
-        return Me(name=asker.name, role=asker.role, login=False, pages=app.state.pages)
+        return Me(name=asker.name, role=asker.role, login=login, pages=app.state.pages)

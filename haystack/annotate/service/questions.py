@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 from fastapi import FastAPI, Query
 
 from haystack.annotate.records import Proposal
-from haystack.annotate.service.errors import OtherCampaignError
-from haystack.annotate.service.identity import Asker
+from haystack.annotate.service.errors import OtherAnnotatorError, OtherCampaignError
+from haystack.annotate.service.identity import Annotator, Asker
 from haystack.annotate.service.media import Media
 from haystack.annotate.service.messages import (
     AnswerRequest,
@@ -98,16 +98,23 @@ class Desk:
             ],
         )
 
-    def check_campaign(self, campaign: str | None) -> None:
-        """Refuse what is meant for another campaign.
+    def check_addressee(self, message: AnswerRequest | UndoRequest, asker: Annotator) -> None:
+        """Refuse what a page sends that was opened for another campaign or by somebody else.
 
         Raises:
-            OtherCampaignError: it is not this one's name.
+            OtherCampaignError: the page was opened for another campaign.
+            OtherAnnotatorError: somebody else was logged in when it was opened.
         """
+        campaign, annotator = message.campaign, message.annotator
         if campaign is not None and campaign != self.store.campaign:
             raise OtherCampaignError(
                 "this address serves another campaign now; start the service of the campaign that "
                 "this page was opened for, or load the page again"
+            )
+        if annotator is not None and annotator != asker.name:
+            raise OtherAnnotatorError(
+                f"this page was opened by {annotator[:40]!r}, and {asker.name!r} is logged in now; "
+                f"what it holds is saved when {annotator[:40]!r} logs in again"
             )
 
 
@@ -122,7 +129,7 @@ def add_questions(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/answer")
     def post_answer(asker: Asker, answer: AnswerRequest) -> Queue:
         """Save an answer; gives the next questions about the same predicate."""
-        desk.check_campaign(answer.campaign)
+        desk.check_addressee(answer, asker)
         saved = desk.store.answer(
             answer.proposal_id, answer.verdict, asker.name, answer.key, answer.dwell_ms
         )
@@ -131,7 +138,7 @@ def add_questions(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/undo")
     def post_undo(asker: Asker, undo: UndoRequest) -> Undone:
         """Retract one's latest answer; can be repeated until none is left."""
-        desk.check_campaign(undo.campaign)
+        desk.check_addressee(undo, asker)
         proposal = desk.store.undo(asker.name, undo.key)
         if proposal is None:
             return Undone(undone=None, queue=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable
 import uvicorn
 from fastapi import FastAPI
 
-from haystack.annotate.service.guard import LOOPBACK_HOSTS
+from haystack.annotate.service.site import Site
 from haystack.errors import InputError
 
 _PORTS_TRIED = 20
@@ -21,35 +22,23 @@ def _announce(url: str) -> None:
     print(f"Annotate at {url} (Ctrl-C ends)", file=sys.stderr, flush=True)
 
 
-def serve(
-    app: FastAPI,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    *,
-    announce: Callable[[str], None] = _announce,
-) -> None:
+def serve(app: FastAPI, port: int = 8000, *, announce: Callable[[str], None] = _announce) -> None:
     """Serve the application until Ctrl-C or SIGTERM; requests under way are finished first.
+
+    It listens on the address of the application's site, which says whether people log in.
 
     Args:
         app: what :func:`~haystack.annotate.service.app.create_app` made.
-        host: an address of this machine that only this machine reaches.
         port: the first port to try; busy ones are passed over, 0 lets the system choose.
         announce: called with the page's URL once it can be opened.
 
     Raises:
-        InputError: another host, or no free port.
+        InputError: an address that is not this machine's, or no free port.
     """
     if not 0 <= port <= 65535:
         raise InputError(f"expected a port of 0 to 65535, got {port}")
-    if host not in LOOPBACK_HOSTS:
-        raise InputError(
-            f"expected a host of {', '.join(LOOPBACK_HOSTS)}, got {host!r}: the page has no login, "
-            "so it is served to this machine only; from another one, use an SSH tunnel "
-            f"(ssh -L {port}:127.0.0.1:{port} THIS-MACHINE)"
-        )
-    listener = _listen(host, port)
-    name = f"[{host}]" if ":" in host else host
-    address = f"http://{name}:{listener.getsockname()[1]}/"
+    site: Site = app.state.site
+    listener = _listen(site, port)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -64,7 +53,7 @@ def serve(
     # uvicorn ends cleanly at SIGTERM, then sends it to itself again, to whoever handled it before.
     before = signal.signal(signal.SIGTERM, lambda *_: None) if in_main_thread else None
     try:
-        announce(address)
+        announce(site.url(listener.getsockname()[1]))
         server.run(sockets=[listener])
     except KeyboardInterrupt:
         pass  # uvicorn raises it after it has shut down
@@ -74,19 +63,32 @@ def serve(
         listener.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for candidate in range(port, port + _PORTS_TRIED if port else 1):
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _listen(site: Site, port: int) -> socket.socket:
+    # People open the address that they were told, so only this machine's user is given another.
+    tried = _PORTS_TRIED if port and not site.needs_login else 1
+    for candidate in range(port, port + tried):
         try:
-            listener.bind((host, candidate))
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                site.host, candidate, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = socket.socket(family, kind, protocol)
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise InputError(f"cannot listen on {site.host!r}: {error}") from error
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if site.host == "::":
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind(address)
             # Without listening, a second service could bind the same port with SO_REUSEADDR.
             listener.listen(128)
-        except (OSError, OverflowError):
+        except (OSError, OverflowError) as error:
             listener.close()
+            if isinstance(error, OSError) and error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise InputError(
+                    f"cannot listen on {site.host!r} ({error.strerror}); give an address of this "
+                    "machine"
+                ) from error
         else:
             return listener
-    raise InputError(
-        f"the ports {port} to {port + _PORTS_TRIED - 1} are all in use; give another port"
-    )
+    which = f"the ports {port} to {port + tried - 1} are all" if tried > 1 else f"port {port} is"
+    raise InputError(f"{which} in use; give another port")

@@ -434,7 +434,7 @@ async function start() {
 async function connect() {
   try {
     const progress = await get("/api/progress");
-    await outbox.open(progress.campaign); // what an earlier visit left, before what comes next
+    await outbox.open(progress.campaign, progress.annotator); // what an earlier visit left, before what comes next
     sidebar.update(progress.predicates);
   } catch (error) {
     notice(`${error.sentence ?? "No connection."} Trying again…`);

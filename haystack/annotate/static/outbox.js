@@ -2,6 +2,8 @@
 // page goes on, sent in order, and removed only when the service has said that it is saved; its
 // key makes sending it twice harmless. Reloading the page, or losing the network, loses nothing.
 
+import { noteLogin } from "./shell.js";
+
 const PREFIX = "haystack.outbox.";
 const LONGEST_WAIT_MS = 15_000;
 const PATIENCE_MS = 10_000;
@@ -13,6 +15,8 @@ export class Outbox {
   #delay = 500;
   #serial = 0;
   #campaign = null;
+  #annotator = null;
+  #prefix = null;
 
   // handlers: saved(operation, reply), refused(operation, sentence), changed(state)
   constructor(handlers) {
@@ -22,9 +26,12 @@ export class Outbox {
     addEventListener("online", () => this.flush());
   }
 
-  // Only what belongs to the campaign that is served is sent; the rest stays where it is.
-  open(campaign) {
+  // Only what belongs to the campaign that is served and to who is logged in is sent; the rest
+  // stays where it is.
+  open(campaign, annotator) {
     this.#campaign = campaign;
+    this.#annotator = annotator;
+    this.#prefix = `${PREFIX}${campaign}.${encodeURIComponent(annotator).replaceAll(".", "%2E")}.`;
     this.#waiting = this.#stored();
     this.#changed();
     return this.flush();
@@ -42,10 +49,15 @@ export class Outbox {
   add(path, body) {
     const entry = {
       path,
-      body: { ...body, key: crypto.randomUUID(), campaign: this.#campaign },
+      body: {
+        ...body,
+        key: crypto.randomUUID(),
+        campaign: this.#campaign,
+        annotator: this.#annotator,
+      },
     };
     const order = `${pad(Date.now(), 15)}.${pad(this.#serial++, 6)}`;
-    entry.name = `${PREFIX}${this.#campaign}.${order}.${entry.body.key}`;
+    entry.name = `${this.#prefix}${order}.${entry.body.key}`;
     this.#waiting.push(entry);
     try {
       localStorage.setItem(entry.name, JSON.stringify({ path, body: entry.body }));
@@ -99,9 +111,8 @@ export class Outbox {
 
   #stored() {
     const entries = [];
-    const prefix = `${PREFIX}${this.#campaign}.`;
     try {
-      for (const name of Object.keys(localStorage).filter((key) => key.startsWith(prefix)).sort()) {
+      for (const name of Object.keys(localStorage).filter((key) => key.startsWith(this.#prefix)).sort()) {
         entries.push({ name, ...JSON.parse(localStorage.getItem(name)) });
       }
     } catch {
@@ -132,8 +143,10 @@ async function post(path, body) {
     signal: AbortSignal.timeout(PATIENCE_MS),
   });
   const content = await response.json();
-  // 421: another campaign is served here for now. 5xx: the database is busy or the disk is full.
-  if (response.status >= 500 || response.status === 421) {
+  noteLogin(response.status, content.detail);
+  // 401: the login has ended. 421: another campaign is served here for now, or somebody else is
+  // logged in. 5xx: the database is busy or the disk is full.
+  if (response.status >= 500 || [401, 421].includes(response.status)) {
     throw Object.assign(new Error(), { sentence: content.detail });
   }
   return { ok: response.ok, content };
@@ -142,6 +155,7 @@ async function post(path, body) {
 export async function get(path) {
   const response = await fetch(path, { signal: AbortSignal.timeout(PATIENCE_MS) });
   const content = await response.json();
+  noteLogin(response.status, content.detail);
   if (!response.ok) throw Object.assign(new Error(content.detail), { sentence: content.detail });
   return content;
 }

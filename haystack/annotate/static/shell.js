@@ -44,7 +44,10 @@ export async function openShell({ target = "main", skip = "Skip to the content" 
   account.append(...header.querySelectorAll(":scope > .tools"));
   header.append(account);
 
-  const me = await request("/api/me");
+  const me = await request("/api/me").catch((error) => {
+    if (error.status === 401) location.replace(loginPage());
+    throw error;
+  });
   for (const { path, name, lead } of PAGES) {
     if (!me.pages.includes(path) || (lead && me.role !== "lead")) continue;
     const link = element("a", { href: path }, name);
@@ -85,11 +88,33 @@ export async function request(path, { body, method = body ? "POST" : "GET" } = {
     throw Object.assign(new Error("No connection."), { status: 0 });
   }
   const content = await response.json().catch(() => ({}));
+  noteLogin(response.status, content.detail);
   if (!response.ok) {
     const sentence = content.detail ?? `The service answered with error ${response.status}.`;
     throw Object.assign(new Error(sentence), { status: response.status });
   }
   return content;
+}
+
+/**
+ * Show the way back in while the login has ended; what the page holds stays. To be called with
+ * the status of every reply.
+ */
+export function noteLogin(status, sentence) {
+  if (location.pathname === "/login") return;
+  const shown = document.getElementById("login-ended");
+  if (status !== 401) {
+    shown?.remove();
+  } else if (!shown) {
+    document.body.prepend(
+      element("div", { id: "login-ended", class: "banner refused", role: "alert" },
+        `${sentence} `, element("a", { href: loginPage() }, "Log in")),
+    );
+  }
+}
+
+function loginPage() {
+  return `/login#${new URLSearchParams({ next: location.pathname + location.hash })}`;
 }
 
 /**
