@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 
@@ -37,6 +38,11 @@ def duration(seconds: float) -> str:
     if seconds < 36 * 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86400:.1f} days"
+
+
+def display_name(object_class: str) -> str:
+    """A class's name for people: ``wall-other-merged`` is a wall."""
+    return re.sub(r"(-other)?(-merged)?(-stuff)?$", "", object_class) or object_class
 
 
 def _cell(value: object) -> str:

@@ -33,6 +33,7 @@ ALLOWED = {
     "metrics.functional": DATA,
     "metrics": FUNCTIONAL,
     "evaluation": IO | METRICS,
+    "reporting": IO | METRICS | {"evaluation", "drawing"},
     "models": IO | METRICS,
     "drawing": DATA,
     "pipeline": MODELS | {"executors", "drawing"},  # its jobs keep the executors' contract

@@ -26,8 +26,8 @@ from haystack.errors import HaystackError
 
 # Modules that declare verbs; each has ``add_verbs(verbs)``. They import nothing heavy.
 _MODULES = (
-    *("demo", "stages", "status", "annotate", "annotators", "annotations"),
-    *("imports", "models", "bench", "predict", "checkpoints", "weights", "doctor"),
+    *("demo", "stages", "status", "annotate", "annotators", "annotations", "imports"),
+    *("models", "bench", "report", "predict", "checkpoints", "weights", "doctor"),
 )
 
 # No fault of the program: a full disk, a folder that only others may write, a dying one.

@@ -15,7 +15,6 @@ holds as long as both are moved together. Everything else stays whole wherever t
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -28,6 +27,7 @@ from haystack.io.prediction_parquet import write_prediction_parquet
 from haystack.io.psg_writer import PsgWriter
 from haystack.pipeline.predict import PredictedImage, best_triplets
 from haystack.scene_graph import RelationScores, Triplets
+from haystack.text import display_name
 from haystack.vocabulary import Vocabulary
 
 SCENE_GRAPHS, PREDICTIONS, QUARANTINE = (
@@ -182,11 +182,6 @@ def _caption(shown: int, pairs: int, min_score: float) -> str:
         return f"none of {pairs} pairs scores {min_score:g} or more"
     triplets = "most certain triplet" if shown == 1 else f"{shown} most certain triplets"
     return f"the {triplets} of {pairs} pairs" if shown < pairs else f"all {pairs} pairs"
-
-
-def display_name(object_class: str) -> str:
-    """A class's name for people: ``wall-other-merged`` is a wall."""
-    return re.sub(r"(-other)?(-merged)?(-stuff)?$", "", object_class) or object_class
 
 
 class _Names:

@@ -21,7 +21,8 @@ from haystack.io.merge import relocated
 from haystack.io.panoptic_png import read_panoptic_png, write_panoptic_png
 from haystack.io.prediction_parquet import read_prediction_parquet
 from haystack.pipeline import scene_graphs
-from haystack.pipeline.scene_graphs import _Names, display_name
+from haystack.pipeline.scene_graphs import _Names
+from haystack.text import display_name
 
 MINI = read_psg("psg-mini")
 MODEL = f"{Path(__file__).parents[2]}/examples/own_relation_model.py:NearIsRelated"

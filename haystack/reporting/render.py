@@ -1,0 +1,314 @@
+"""The report's folder: one page that needs no other file, and every part as a file of its own.
+
+::
+
+    report.html       everything; opens without a network
+    report.md         the tables, for a README or an issue
+    tables/*.csv, *.tex
+    figures/*.svg, *.pdf
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+import haystack
+from haystack import files
+from haystack.errors import InputError, MissingDependencyError
+from haystack.evaluation.benchmark import SAME
+from haystack.evaluation.report import Report
+from haystack.io.psg import read_psg
+from haystack.metrics.kinds import LOWER_IS_BETTER
+from haystack.reporting.charts import (
+    Chart,
+    ChartKind,
+    Floats,
+    confusion_matrix,
+    displacement,
+    long_tail,
+    predicate_bars,
+    reliability,
+)
+from haystack.reporting.examples import Example, data_uri, example
+from haystack.reporting.models import (
+    leaderboard_table,
+    provenance_table,
+    support_notes,
+    table_1,
+)
+from haystack.reporting.outcomes import Outcomes, model_outcomes
+from haystack.reporting.runs import Run
+from haystack.reporting.tables import Table
+from haystack.statistics import DatasetSummary
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report.
+
+    Args:
+        title: its heading.
+        text: paragraphs below it.
+        tables: shown as tables.
+        charts: shown as charts.
+        examples: (title, pictures).
+    """
+
+    title: str
+    text: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    charts: Sequence[Chart] = ()
+    examples: Sequence[tuple[str, Sequence[Example]]] = ()
+
+
+@dataclass(frozen=True)
+class RenderedReport:
+    """What was written.
+
+    Args:
+        page: the HTML file.
+        files: all files, the page included.
+        left_out: why a part of the report is missing, a sentence each.
+    """
+
+    page: Path
+    files: Sequence[Path]
+    left_out: Sequence[str] = field(default_factory=tuple)
+
+
+def render_report(
+    runs: Sequence[Run],
+    out: str | Path,
+    *,
+    recalls: Mapping[str, Report] | None = None,
+    training: str | Path | None = None,
+    examples: int = 4,
+    title: str = "",
+) -> RenderedReport:
+    """Write a report of one or more models.
+
+    Args:
+        runs: see :func:`~haystack.reporting.runs.read_runs`.
+        out: the folder; files of these names in it are replaced, others stay.
+        recalls: model -> report of the recalls of Table 1, see
+            :func:`~haystack.reporting.models.table_1`.
+        training: training annotations, for the long tail; by default those of the benchmark, and
+            if it has none the images of its annotation file that are not graded.
+        examples: best and worst images of each model; 0 = none.
+        title: of the page.
+
+    Raises:
+        InputError: the folder cannot be written, or ``recalls`` lacks a model.
+        MissingDependencyError: jinja2 is not installed.
+    """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingDependencyError("jinja2", purpose="reports", extra="report") from error
+    out = Path(out)
+    files.make_folder(out)
+    left_out: list[str] = []
+    outcomes = _outcomes(runs, examples, left_out)
+    parts = (
+        _models_section(runs, recalls),
+        _predicates_section(runs),
+        _tail_section(runs, training, left_out),
+        _confusion_section(outcomes),
+        _examples_section(outcomes),
+    )
+    sections = [section for section in parts if section is not None]
+    written = [path for section in sections for path in _write_parts(section, out)]
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
+        _TEMPLATE.read_text(encoding="utf-8")
+    )
+    benchmark = runs[0].result.benchmark if runs[0].result is not None else None
+    heading = title or (benchmark.title_and_version if benchmark else "Scene graph models")
+    content: dict[str, Any] = {
+        "title": heading,
+        "source": benchmark.source if benchmark else "",
+        "report": runs[0].report,
+        "sections": sections,
+        "left_out": left_out,
+        "version": haystack.__version__,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "image_of": lambda chart: data_uri(_chart_file(out, chart).read_bytes(), "image/svg+xml"),
+    }
+    page = out / "report.html"
+    files.write_text(page, template.render(content))
+    files.write_text(out / "report.md", _markdown(heading, sections, left_out))
+    return RenderedReport(page, [page, out / "report.md", *written], left_out)
+
+
+def _models_section(runs: Sequence[Run], recalls: Mapping[str, Report] | None) -> Section:
+    provenance = provenance_table(runs)
+    tables = [leaderboard_table(runs), table_1(runs, recalls)]
+    return Section(
+        "Models",
+        text=support_notes(runs),
+        tables=[*tables, *([provenance] if provenance else [])],
+    )
+
+
+def _predicates_section(runs: Sequence[Run]) -> Section | None:
+    report = runs[0].report
+    known = {name for values in report.per_predicate.values() for name in values}
+    recalls = sorted((n for n in known if n.startswith("R@")), key=lambda n: int(n[2:]))
+    recall = recalls[len(recalls) // 2] if recalls else None
+    charts = []
+    for metric in ("P-AUC", "PDD", "PDO", recall):
+        if metric is None or metric not in known:
+            continue
+        values = {run.name: _with_intervals(run.report, metric) for run in runs}
+        stacked = np.stack([value for value, _, _ in values.values()])
+        shown = np.flatnonzero(~np.isnan(stacked).all(axis=0))
+        if not len(shown):
+            continue
+        sign = 1 if metric in LOWER_IS_BETTER else -1
+        order = shown[np.argsort(sign * np.nan_to_num(stacked[0][shown]), kind="stable")]
+        names = [list(report.per_predicate)[place] for place in order]
+        chosen = {m: (v[order], lo[order], hi[order]) for m, (v, lo, hi) in values.items()}
+        lower = metric in LOWER_IS_BETTER
+        charts.append(predicate_bars(metric, names, chosen, lower_is_better=lower))
+    predicates = list(report.per_predicate)
+    if {"PDD", "PDO"} <= known:
+        pdd, pdo = ({r.name: _vector(r.report, m) for r in runs} for m in ("PDD", "PDO"))
+        charts.append(displacement(predicates, pdd, pdo))
+    if recall is not None and "P-AUC" in known:
+        pairs = ({r.name: _vector(r.report, m) for r in runs} for m in (recall, "P-AUC"))
+        charts.append(reliability(recall, predicates, *pairs))
+    return Section("Predicates", charts=charts) if charts else None
+
+
+def _tail_section(
+    runs: Sequence[Run], training: str | Path | None, left_out: list[str]
+) -> Section | None:
+    result = runs[0].result
+    try:
+        if training is not None:
+            dataset = read_psg(training)
+        elif result is None:
+            left_out.append("The long tail needs --training: reports alone name no annotations.")
+            return None
+        else:
+            named = result.benchmark.training not in (None, SAME)
+            dataset = read_psg(
+                result.input_file("training" if named else "annotations"), allow_contradictions=True
+            )
+    except InputError as error:
+        left_out.append(f"The long tail: {error}")
+        return None
+    predicates = list(runs[0].report.per_predicate)
+    if dataset.vocabulary.predicate_classes != tuple(predicates):
+        left_out.append("The long tail: the training annotations have other predicates.")
+        return None
+    graphs = dataset.split("train")
+    if not graphs:
+        left_out.append(
+            "The long tail needs --training: the benchmark names no training annotations, and all "
+            "images of its own are graded."
+        )
+        return None
+    counts = DatasetSummary.from_graphs(graphs, len(predicates)).positives
+    charts = []
+    for metric in ("P-AUC", "R@50"):
+        values = {run.name: _vector(run.report, metric) for run in runs}
+        if not all(np.isnan(vector).all() for vector in values.values()):
+            charts.append(long_tail(metric, predicates, counts, values))
+    text = [f"Counted on {len(graphs)} training images with {counts.sum()} relations."]
+    return Section("The long tail", text=text, charts=charts) if charts else None
+
+
+def _outcomes(runs: Sequence[Run], examples: int, left_out: list[str]) -> dict[str, Outcomes]:
+    found = {}
+    for run in runs:
+        if run.result is None:
+            left_out.append(
+                f"Confusion and examples of {run.name}: a report alone names no predictions; make "
+                "the run with haystack bench."
+            )
+            continue
+        try:
+            found[run.name] = model_outcomes(run.result, examples=examples)
+        except InputError as error:
+            left_out.append(f"Confusion and examples of {run.name}: {error}")
+    return found
+
+
+def _confusion_section(outcomes: Mapping[str, Outcomes]) -> Section | None:
+    charts = [
+        confusion_matrix(name, found.dataset.vocabulary.predicate_classes, found.confusion)
+        for name, found in outcomes.items()
+        if found.confusion.any()
+    ]
+    if not charts:
+        return None
+    text = [
+        "For each annotated triplet, which predicate the model ranks first for its pair. A pair "
+        "may carry several predicates, so that not all of what lies off the diagonal is wrong."
+    ]
+    return Section("Confusion between predicates", text=text, charts=charts)
+
+
+def _examples_section(outcomes: Mapping[str, Outcomes]) -> Section | None:
+    groups = []
+    for name, found in outcomes.items():
+        for which, images in (("best", found.best), ("worst", found.worst)):
+            if images:
+                pictures = [example(image, found.dataset) for image in images]
+                groups.append((f"{name}: {which} images", pictures))
+    return Section("Examples", examples=groups) if groups else None
+
+
+def _write_parts(section: Section, out: Path) -> list[Path]:
+    written = []
+    for table in section.tables:
+        for suffix, content in (("csv", table.csv()), ("tex", table.latex())):
+            written.append(out / "tables" / f"{table.name}.{suffix}")
+            files.write_text(written[-1], content)
+    for chart in section.charts:
+        for kind in get_args(ChartKind):
+            written.append(_chart_file(out, chart, kind))
+            files.write_bytes(written[-1], chart.bytes(kind))
+    return written
+
+
+def _chart_file(out: Path, chart: Chart, kind: ChartKind = "svg") -> Path:
+    return out / "figures" / f"{chart.name}.{kind}"
+
+
+def _markdown(title: str, sections: Sequence[Section], left_out: Sequence[str]) -> str:
+    parts = [f"# {title}\n"]
+    for section in sections:
+        parts.append(f"## {section.title}\n")
+        parts += [f"{text}\n" for text in section.text]
+        parts += [table.markdown() for table in section.tables]
+        parts += [f"![{chart.text}](figures/{chart.name}.svg)\n" for chart in section.charts]
+        for heading, pictures in section.examples:
+            parts.append(f"### {heading}\n")
+            parts.append("\n".join(f"- {item.heading}" for item in pictures) + "\n")
+    if left_out:
+        parts.append("## Left out\n\n" + "\n".join(f"- {reason}" for reason in left_out) + "\n")
+    return "\n".join(parts)
+
+
+def _vector(report: Report, metric: str) -> Floats:
+    values = [float(v.get(metric, np.nan)) for v in report.per_predicate.values()]
+    return np.array(values, dtype=np.float64)
+
+
+def _with_intervals(report: Report, metric: str) -> tuple[Floats, Floats, Floats]:
+    value = _vector(report, metric)
+    if report.uncertainty is None:
+        return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
+    known = report.uncertainty.per_predicate
+    low = [known[name][metric].low for name in report.per_predicate]
+    high = [known[name][metric].high for name in report.per_predicate]
+    return value, np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)

@@ -1,0 +1,206 @@
+"""Tables once, in four notations: HTML, Markdown, LaTeX, CSV."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Estimate(NamedTuple):
+    """A number and its interval; NaN where there is none. ``best`` stands out in its row."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    best: bool = False
+
+
+Cell = str | int | float | Estimate
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a report.
+
+    Args:
+        name: of its files.
+        title: above it.
+        header: names of the columns.
+        rows: cells; floats are shown with three decimals, NaN as a dash.
+        groups: (title, columns) of headings above the header, left to right; () for none.
+        notes: lines below it.
+        ruled: whether the last row is a mean of those above.
+    """
+
+    name: str
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    groups: Sequence[tuple[str, int]] = ()
+    notes: Sequence[str] = ()
+    ruled: bool = False
+
+    def csv(self) -> str:
+        """Numbers in full; an estimate takes three columns, NaN is left empty."""
+        estimated = [
+            any(isinstance(row[place], Estimate) for row in self.rows)
+            for place in range(len(self.header))
+        ]
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        header: list[str] = []
+        for name, group, is_estimate in zip(
+            self.header, self._group_of_columns(), estimated, strict=True
+        ):
+            full = f"{group} {name}".strip()
+            header += [full, f"{full} low", f"{full} high"] if is_estimate else [full]
+        writer.writerow(header)
+        for row in self.rows:
+            cells: list[object] = []
+            for cell, is_estimate in zip(row, estimated, strict=True):
+                if isinstance(cell, Estimate):
+                    cells += [_number(v) for v in (cell.value, cell.low, cell.high)]
+                else:
+                    cells += [_number(cell), *(["", ""] if is_estimate else [])]
+            writer.writerow(cells)
+        return stream.getvalue()
+
+    def markdown(self) -> str:
+        """A pipe table; groups are spelled out in the header."""
+        header = [
+            f"{group} {name}".strip()
+            for group, name in zip(self._group_of_columns(), self.header, strict=True)
+        ]
+        aligned = ["---:" if right else "---" for right in self._numeric()]
+        lines = [f"**{self.title}**", "", _pipes(header), _pipes(aligned)]
+        for row in self.rows:
+            lines.append(_pipes([_shown(c, bold="**{}**").replace("|", r"\|") for c in row]))
+        return "\n".join([*lines, *(f"\n{note}" for note in self.notes)]) + "\n"
+
+    def latex(self) -> str:
+        """A ``table`` for the packages booktabs and graphicx; intervals are small."""
+        columns = "".join("r" if right else "l" for right in self._numeric())
+        lines = [
+            r"\begin{table*}",
+            r"\centering",
+            rf"\caption{{{_latex(self.title)}}}",
+            rf"\label{{tab:{self.name}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+        ]
+        if self.groups:
+            spans, rules, place = [], [], 1
+            for title, count in self.groups:
+                spans.append(rf"\multicolumn{{{count}}}{{c}}{{{_latex(title)}}}" if title else "")
+                if title:
+                    rules.append(rf"\cmidrule(lr){{{place}-{place + count - 1}}}")
+                place += count
+            lines += [" & ".join(spans) + r" \\", " ".join(rules)]
+        lines += [" & ".join(map(_latex, self.header)) + r" \\", r"\midrule"]
+        for number, row in enumerate(self.rows):
+            if self.ruled and number == len(self.rows) - 1:
+                lines.append(r"\midrule")
+            lines.append(" & ".join(map(_latex_cell, row)) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        if self.notes:
+            lines.append(rf"\\[2pt] {{\footnotesize {_latex(' '.join(self.notes))}}}")
+        return "\n".join([*lines, r"\end{table*}", ""])
+
+    def html(self) -> str:
+        """A ``<table>`` with a caption and header cells that screen readers follow."""
+        numeric = self._numeric()
+        parts = [f"<table><caption>{html.escape(self.title)}</caption><thead>"]
+        if self.groups:
+            parts.append("<tr>")
+            for title, count in self.groups:
+                kind = f'<th scope="colgroup" colspan="{count}">{html.escape(title)}</th>'
+                parts.append(kind if title else f'<td colspan="{count}"></td>')
+            parts.append("</tr>")
+        heads = (
+            f'<th scope="col"{"" if right else _TEXT}>{html.escape(name)}</th>'
+            for name, right in zip(self.header, numeric, strict=True)
+        )
+        parts += ["<tr>", *heads, "</tr></thead><tbody>"]
+        for number, row in enumerate(self.rows):
+            last = self.ruled and number == len(self.rows) - 1
+            parts.append('<tr class="mean">' if last else "<tr>")
+            for place, (cell, right) in enumerate(zip(row, numeric, strict=True)):
+                tag = "th" if place == 0 else "td"
+                scope = ' scope="row"' if place == 0 else ""
+                parts.append(f"<{tag}{scope}{'' if right else _TEXT}>{_html_cell(cell)}</{tag}>")
+            parts.append("</tr>")
+        parts.append("</tbody></table>")
+        parts += [f'<p class="soft">{html.escape(note)}</p>' for note in self.notes]
+        return "".join(parts)
+
+    def _group_of_columns(self) -> list[str]:
+        if not self.groups:
+            return [""] * len(self.header)
+        return [title for title, count in self.groups for _ in range(count)]
+
+    def _numeric(self) -> list[bool]:
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
+        return [all(not isinstance(cell, str) for cell in column) for column in columns]
+
+
+_TEXT = ' class="text"'
+_DASH = "\N{EN DASH}"
+_LATEX = str.maketrans(
+    {
+        **{c: f"\\{c}" for c in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+    }
+)
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(cell: Cell) -> object:
+    return "" if isinstance(cell, float) and math.isnan(cell) else cell
+
+
+def _plain(value: float | int | str) -> str:
+    if isinstance(value, float):
+        return _DASH if math.isnan(value) else f"{value:.3f}"
+    return str(value)
+
+
+def _shown(cell: Cell, *, bold: str) -> str:
+    if not isinstance(cell, Estimate):
+        return _plain(cell)
+    value = bold.format(_plain(cell.value)) if cell.best else _plain(cell.value)
+    if math.isnan(cell.low):
+        return value
+    return f"{value} [{cell.low:.3f}, {cell.high:.3f}]"
+
+
+def _html_cell(cell: Cell) -> str:
+    if not isinstance(cell, Estimate):
+        return html.escape(_plain(cell))
+    value = f"<b>{_plain(cell.value)}</b>" if cell.best else _plain(cell.value)
+    if math.isnan(cell.low):
+        return value
+    return f"{value} <small>{cell.low:.2f}{_DASH}{cell.high:.2f}</small>"
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+def _latex_cell(cell: Cell) -> str:
+    if not isinstance(cell, Estimate):
+        return _latex(_plain(cell)).replace(_DASH, "--")
+    value = _plain(cell.value).replace(_DASH, "--")
+    value = rf"\textbf{{{value}}}" if cell.best else value
+    if math.isnan(cell.low):
+        return value
+    return rf"{value} {{\scriptsize [{cell.low:.2f}, {cell.high:.2f}]}}"

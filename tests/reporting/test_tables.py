@@ -1,0 +1,89 @@
+"""Tables in four notations say the same numbers."""
+
+import csv
+import io
+import math
+import re
+from html.parser import HTMLParser
+
+from haystack.reporting.tables import Estimate, Table
+
+TABLE = Table(
+    name="numbers",
+    title="Numbers & <more>",
+    header=["predicate", "P-AUC", "R@50", "P-AUC", "R@50", "+"],
+    rows=[
+        ["in front_of", Estimate(0.5, 0.25, 0.75), 0.125, Estimate(0.75, best=True), math.nan, 3],
+        ["100 % | <b>", Estimate(math.nan), 1.0, Estimate(0.25, 0.0, 0.5), 0.5, 12],
+    ],
+    groups=[("", 1), ("one_model", 2), ("two", 2), ("labels", 1)],
+    notes=["A note with 5 %."],
+    ruled=True,
+)
+
+
+def test_csv_holds_numbers_in_full_and_leaves_undefined_ones_empty():
+    rows = list(csv.reader(io.StringIO(TABLE.csv())))
+    assert rows[0] == [
+        *("predicate", "one_model P-AUC", "one_model P-AUC low", "one_model P-AUC high"),
+        *("one_model R@50", "two P-AUC", "two P-AUC low", "two P-AUC high", "two R@50"),
+        "labels +",
+    ]
+    assert rows[1] == ["in front_of", "0.5", "0.25", "0.75", "0.125", "0.75", "", "", "", "3"]
+    assert rows[2][:4] == ["100 % | <b>", "", "", ""]
+
+
+def test_markdown_has_as_many_cells_in_every_line():
+    lines = [line for line in TABLE.markdown().splitlines() if line.startswith("|")]
+    assert len(lines) == 4
+    counts = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
+    assert counts == {7}
+    assert "**0.750**" in lines[2]
+    assert "0.500 [0.250, 0.750]" in lines[2]
+    assert lines[1] == "| --- | ---: | ---: | ---: | ---: | ---: |"
+
+
+def test_latex_is_escaped_and_its_columns_add_up():
+    text = TABLE.latex()
+    assert r"Numbers \& <more>" in text
+    assert r"in front\_of" in text
+    assert r"100 \%" in text
+    assert r"\textbf{0.750}" in text
+    assert r"\multicolumn{2}{c}{one\_model}" in text
+    assert r"\cmidrule(lr){2-3} \cmidrule(lr){4-5} \cmidrule(lr){6-6}" in text
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.replace(r"\&", "").count("&") for line in body[1:]} == {5}
+    assert text.count(r"\midrule") == 2
+    assert text.count("{") == text.count("}")
+
+
+class Cells(HTMLParser):
+    """Counts the cells of each row, colspans included, and collects text."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.open, self.text = [], [], ""
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append(0)
+        if tag in ("td", "th"):
+            self.rows[-1] += int(dict(attrs).get("colspan", 1))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_html_is_well_formed_and_escaped():
+    parser = Cells()
+    parser.feed(TABLE.html())
+    assert parser.open == []
+    assert parser.rows == [6, 6, 6, 6]
+    assert "Numbers & <more>" in parser.text
+    assert "100 % | <b>" in parser.text
+    assert "<b>0.750</b>" in TABLE.html()
+    assert '<tr class="mean">' in TABLE.html()
