@@ -56,6 +56,11 @@ def add_verbs(verbs: Any) -> None:
         default=0,
         help="recorded with the proposals; count retrainings with it",
     )
+    annotate.add_argument(
+        "--prepare",
+        action="store_true",
+        help="ask nothing: serve the pages that come before proposals, to choose clusters",
+    )
     simulation = annotate.add_argument_group("simulation (no page)")
     simulation.add_argument(
         "--answers-from", metavar="A.json", help="answer from these annotations, then end"
@@ -99,6 +104,8 @@ def _annotate(args: argparse.Namespace) -> Outcome:
     from haystack.io import read_psg
 
     workspace = open_workspace(args)
+    if args.prepare:
+        return _prepare(args, workspace)
     truth = None
     if args.answers_from is not None:
         truth = read_psg(args.answers_from, vocabulary=workspace.vocabulary)
@@ -199,18 +206,40 @@ def _simulate(
     return Outcome(text, data)
 
 
+def _prepare(args: argparse.Namespace, workspace: Workspace) -> Outcome:
+    """Serve the pages that need no proposals."""
+    from haystack.annotate.store.store import AnnotationStore
+    from haystack.cli.pages import pages_of
+
+    if args.answers_from is not None:
+        raise InputError("expected --prepare or --answers-from, got both; there is nothing to ask")
+    if not pages_of(workspace):
+        workspace.clusters()  # says what to run
+    workspace.save()
+    with AnnotationStore(database_of(args)) as store:
+        _run_service(args, workspace, store)
+    return Outcome("stopped", {})
+
+
 def _serve(args: argparse.Namespace, workspace: Workspace, store: AnnotationStore) -> Outcome:
+    if not store.progress():
+        raise InputError(
+            "the queue is empty: haystack propose found nothing to ask (it says why); to look at "
+            f"the clusters, run: haystack annotate {args.workspace} --prepare",
+            path=args.workspace,
+        )
+    _run_service(args, workspace, store)
+    answered = sum(p.total - p.open for p in store.progress().values())
+    return Outcome(f"stopped; {answered} proposals are answered", {"answered": answered})
+
+
+def _run_service(args: argparse.Namespace, workspace: Workspace, store: AnnotationStore) -> None:
     from haystack.annotate.service.app import create_app
     from haystack.annotate.service.media import Caption
     from haystack.annotate.service.server import serve
     from haystack.annotate.service.site import Site
+    from haystack.cli.pages import pages_of
     from haystack.pipeline.media import WorkspaceMedia
-
-    if not store.progress():
-        raise InputError(
-            "the queue is empty: haystack propose found nothing to ask (it says why)",
-            path=args.workspace,
-        )
 
     class CampaignMedia(WorkspaceMedia):
         """The workspace's pictures, and the names that annotators read."""
@@ -223,10 +252,15 @@ def _serve(args: argparse.Namespace, workspace: Workspace, store: AnnotationStor
         workspace.vocabulary.annotator_name(p) for p in range(workspace.vocabulary.num_predicates)
     ]
     site = Site(args.host, args.public_url)
-    app = create_app(store, CampaignMedia(workspace), names, annotator=args.annotator, site=site)
+    app = create_app(
+        store,
+        CampaignMedia(workspace),
+        names,
+        annotator=args.annotator,
+        site=site,
+        parts=pages_of(workspace),
+    )
     serve(app, args.port)
-    answered = sum(p.total - p.open for p in store.progress().values())
-    return Outcome(f"stopped; {answered} proposals are answered", {"answered": answered})
 
 
 def _export(args: argparse.Namespace) -> Outcome:

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 
 from haystack.annotate.records import KeyConflictError, UnknownProposalError
-from haystack.errors import HaystackError, InputError
+from haystack.errors import ConflictError, HaystackError, InputError
 
 
 class OtherCampaignError(InputError):
@@ -37,6 +37,7 @@ _STATUS: dict[type[HaystackError], int] = {
     LeadOnlyError: 403,
     UnknownProposalError: 404,
     KeyConflictError: 409,
+    ConflictError: 409,
     OtherCampaignError: 421,  # the page keeps the answer
     OtherAnnotatorError: 421,  # likewise
     TooManyLoginsError: 429,

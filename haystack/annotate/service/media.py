@@ -69,21 +69,28 @@ def add_media(app: FastAPI, store: AnnotationStore, media: Media, version: str) 
         version: of the media that are served; under another one nothing is kept by browsers.
     """
 
-    def headers(mime: str, asked_version: str) -> dict[str, str]:
-        kept = _IMMUTABLE if asked_version == version else "no-store"
-        return {"Content-Type": mime, "Cache-Control": kept}
-
     @app.get("/media/image", response_class=Response)
     def get_image(key: str, v: str = "") -> Response:
         """The picture of an image that some proposal is about."""
         if not store.has_image(key):
             return sentence(404, "no proposal is about that image")
         content, mime = media.image(key)
-        return Response(content, headers=headers(mime, v))
+        return Response(content, headers=media_headers(mime, is_current=v == version))
 
     @app.get("/media/overlay", response_class=Response)
     def get_overlay(proposal: str, v: str = "") -> Response:
         """Where the subject and the object of a proposal are (palette PNG)."""
         asked = store.proposal(proposal)
         content = media.overlay(asked.image_key, asked.subject, asked.object)
-        return Response(content, headers=headers("image/png", v))
+        return Response(content, headers=media_headers("image/png", is_current=v == version))
+
+
+def media_headers(mime: str, *, is_current: bool) -> dict[str, str]:
+    """Headers of a picture.
+
+    Args:
+        mime: its type.
+        is_current: its address names the version that is served, so that browsers may keep it for
+            ever; else they must not keep it at all.
+    """
+    return {"Content-Type": mime, "Cache-Control": _IMMUTABLE if is_current else "no-store"}
