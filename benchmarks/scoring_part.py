@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import Row, compared
+from measure import Row, at_most, compared
 from peers import Peers, run_driver
 
 
@@ -23,6 +23,8 @@ class Sizes:
             minutes.
         score_objects: segments an image, on average.
         score_top: M, rows kept per cluster and predicate.
+        score_top_few: a second M, for which the lists are full and their images the last ones they
+            will ever be long before ``score_images``; 0 = none.
     """
 
     score_images: int = 100_000
@@ -30,25 +32,29 @@ class Sizes:
     score_images_many: int = 0
     score_objects: int = 20
     score_top: int = 1000
+    score_top_few: int = 10
 
 
 def scoring(sizes: Sizes, _: Peers, scratch: Path) -> list[Row]:
     """Score, filter and rank all pairs of synthetic images, logits given."""
-    theirs = _run(sizes, scratch, "numpy", sizes.score_images_numpy)
-    same = _run(sizes, scratch, "ours", sizes.score_images_numpy)
+    theirs = _run(sizes, scratch, "numpy", sizes.score_images_numpy, sizes.score_top)
+    lengths = [sizes.score_images_numpy, sizes.score_images, sizes.score_images_many]
+    runs = {
+        top: {images: _run(sizes, scratch, "ours", images, top) for images in lengths if images}
+        for top in (sizes.score_top, sizes.score_top_few)
+        if top
+    }
+    many = runs[sizes.score_top]
+    same = many[sizes.score_images_numpy]
     apart = np.abs(np.subtract(same["scores"], theirs["scores"])).max(initial=0.0)
     equal = (same["kept"], same["candidates"]) == (theirs["kept"], theirs["candidates"])
     if not equal or apart > 1e-3:
         raise SystemExit(f"the yardstick keeps other candidates; scores differ by {apart:.3g}")
     rows = []
-    for images in (sizes.score_images_numpy, sizes.score_images, sizes.score_images_many):
-        if not images:
-            continue
-        ours = same if images == sizes.score_images_numpy else _run(sizes, scratch, "ours", images)
+    for images, ours in many.items():
         note = (
-            f"{ours['pairs'] / ours['seconds']:,.0f} pairs/s, {ours['seconds']:.1f} s; peak memory "
-            f"{ours['peak_mib'] - ours['libraries_mib']:.0f} MiB above the libraries and the "
-            f"logits; {ours['kept']:,} of {ours['candidates']:,} candidates kept"
+            f"{ours['pairs'] / ours['seconds']:,.0f} pairs/s, {ours['seconds']:.1f} s; "
+            f"{ours['kept']:,} of {ours['candidates']:,} candidates kept"
         )
         goal = 10 if images == sizes.score_images else None
         peer = f"NumPy, {sizes.score_images_numpy:,} images"
@@ -61,7 +67,35 @@ def scoring(sizes: Sizes, _: Peers, scratch: Path) -> list[Row]:
             )
         )
     rows[0] = _with_note(rows[0], theirs, apart)
+    for top, of_lengths in runs.items():
+        rows += _memory(sizes, top, of_lengths)
     return rows
+
+
+def _memory(sizes: Sizes, top: int, runs: dict[int, dict[str, Any]]) -> list[Row]:
+    """What scoring takes beside the rows that it keeps and the names of their images.
+
+    It must not grow with the stream: a longer one may take a tenth more than ``score_images`` do.
+    """
+    rows = []
+    limit = 1.1 * _beside_the_table(runs[sizes.score_images])
+    for images, run in runs.items():
+        note = (
+            f"peak {run['peak_mib'] - run['libraries_mib']:.0f} MiB above the libraries and the "
+            f"logits, of which {run['table_mib']:.1f} MiB are {run['kept']:,} rows and the names "
+            "of their images"
+        )
+        what = f"peak memory beside the table, M = {top:,}, {images:,} images"
+        ours = _beside_the_table(run)
+        if images == sizes.score_images_many:
+            rows.append(at_most("scoring", what, ours, "MiB", limit, note=note))
+        else:
+            rows.append(Row("scoring", what, ours, "MiB", note=note))
+    return rows
+
+
+def _beside_the_table(run: dict[str, Any]) -> float:
+    return float(run["peak_mib"] - run["libraries_mib"] - run["table_mib"])
 
 
 PARTS: dict[str, Callable[[Any, Peers, Path], list[Row]]] = {"scoring": scoring}
@@ -73,12 +107,12 @@ def _with_note(row: Row, theirs: dict[str, Any], apart: float) -> Row:
     return Row(**{**vars(row), "note": note})
 
 
-def _run(sizes: Sizes, scratch: Path, by: str, images: int) -> dict[str, Any]:
+def _run(sizes: Sizes, scratch: Path, by: str, images: int, top: int) -> dict[str, Any]:
     options = {
         "by": by,
         "images": images,
         "objects": sizes.score_objects,
-        "top": sizes.score_top,
+        "top": top,
     }
     extra = [f"--{name}={value}" for name, value in options.items()]
     return run_driver("stream_scores", scratch, *extra, repeat=0)

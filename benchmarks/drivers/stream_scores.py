@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import answer, parser
-from measure import peak_memory_mib
+from measure import peak_memory_mib, reset_peak_memory
 
 from haystack.models.relation.inputs import PairLogits, SceneInput, all_pairs
 from haystack.pipeline.scoring.score import PlausibleTriplets, SceneInCluster, score_images
@@ -24,6 +24,7 @@ from haystack.pipeline.scoring.top_candidates import TopCandidates
 CLASSES, CLUSTERS, PREDICATES = 133, 50, 56
 BATCH = 64
 PASSING = 0.35  # of (class, predicate), so that an eighth of all (pair, predicate) passes
+ROW_BYTES = 8 + 8 + 4  # group, place and score of a row that is kept
 STORED = 1 << 24  # logits; every batch is a stretch of them that begins elsewhere
 
 
@@ -66,10 +67,11 @@ def main() -> None:
     pool = [_scene(random, options.objects) for _ in range(1024)]
     model = StoredLogits()
     images = _images(pool, options.images)
+    reset_peak_memory()
     libraries = peak_memory_mib()
     start = process_time()
     by = _ours if options.by == "ours" else _numpy
-    pairs, candidates, scores = by(images, model, plausible, options.top)
+    pairs, candidates, scores, table = by(images, model, plausible, options.top)
     answer(
         options.output,
         seconds=process_time() - start,
@@ -77,6 +79,7 @@ def main() -> None:
         candidates=candidates,
         libraries_mib=libraries,
         peak_mib=peak_memory_mib(),
+        table_mib=table / 2**20,
         kept=len(scores),
         # Enough to tell results apart: the scores, in the order of the groups.
         scores=[float(value) for value in scores[:: max(1, len(scores) // 1000)]],
@@ -85,15 +88,17 @@ def main() -> None:
 
 def _ours(
     images: Iterator[SceneInCluster], model: StoredLogits, plausible: PlausibleTriplets, top: int
-) -> tuple[int, int, np.ndarray]:
+) -> tuple[int, int, np.ndarray, int]:
     best = TopCandidates(CLUSTERS, PREDICATES, top)
     counts = score_images(images, model, plausible, best, batch_size=BATCH)
-    return counts.pairs, counts.candidates, best.result().score
+    result = best.result()
+    table = ROW_BYTES * len(result) + result.images.nbytes
+    return counts.pairs, counts.candidates, result.score, table
 
 
 def _numpy(
     images: Iterator[SceneInCluster], model: StoredLogits, plausible: PlausibleTriplets, top: int
-) -> tuple[int, int, np.ndarray]:
+) -> tuple[int, int, np.ndarray, int]:
     ratios, groups, places, pairs, number = [], [], [], 0, 0
     while batch := list(islice(images, BATCH)):
         given = model.predict_on_device([image.scene for image in batch])
@@ -118,7 +123,12 @@ def _numpy(
     sorted_groups = group[order]
     first = np.searchsorted(sorted_groups, sorted_groups)
     kept = order[np.arange(len(order)) - first < top]
-    return pairs, len(every), np.log(every[kept])
+    return (
+        pairs,
+        len(every),
+        np.log(every[kept]),
+        sum(part.nbytes for part in (every, group, place)),
+    )
 
 
 def _images(pool: Sequence[SceneInput], count: int) -> Iterator[SceneInCluster]:

@@ -25,7 +25,9 @@ _FEW_IMAGES = {
     "score-images": 400,
     "score-images-numpy": 200,
     "score-objects": 6,
+    "score-images-many": 500,
     "score-top": 3,
+    "score-top-few": 0,
 }
 
 
@@ -65,10 +67,14 @@ def test_embedding_is_timed_in_turn_and_overlapped(rows):
 def test_scoring_keeps_what_the_yardstick_keeps(run_benchmark):
     done = run_benchmark("pipeline.py", "--json", "--parts", "scoring", sizes=_FEW_IMAGES)
     assert done.returncode == 0, done.stderr
-    few, goal = json.loads(done.stdout)["rows"]
+    rows = json.loads(done.stdout)["rows"]
+    few, goal, _ = (row for row in rows if row["unit"] == "ns/pair")
     assert "the same candidates" in few["note"]
     assert few["what"].startswith("200 images")
     assert goal["what"].startswith("400 images")
     assert [few["goal"], goal["goal"]] == ["", ">= 10"]
     assert few["ratio"] > 0
     assert goal["ratio"] > 0
+    memory = [row for row in rows if row["unit"] == "MiB"]
+    assert [row["goal"] == "" for row in memory] == [True, True, False]
+    assert all("M = 3, " in row["what"] for row in memory)

@@ -77,11 +77,15 @@ def test_equals_the_global_sort_for_any_sharding_and_order(
     shuffled = data.draw(st.permutations(rows))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=5)))
     bounds = [0, *cuts, len(rows)]
-    compact_rows = data.draw(st.sampled_from([1, 7, 1 << 16]))
-    loose = data.draw(st.sampled_from([1, 2, 3]))
+    limits = {
+        "_BLOCK_ROWS": st.sampled_from([1, 4, 1 << 17]),
+        "_PENDING_ROWS": st.sampled_from([1, 7, 1 << 13]),
+        "_LOOSE": st.sampled_from([1, 2, 3]),
+        "_IMAGES": st.sampled_from([1, 5, 1 << 14]),
+    }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(top_candidates, "_COMPACT_ROWS", compact_rows)
-        patch.setattr(top_candidates, "_LOOSE", loose)
+        for name, choices in limits.items():
+            patch.setattr(top_candidates, name, data.draw(choices, label=name))
         best = TopCandidates(3, 2, top)
         for start, end in pairwise(bounds):
             best.add(build(shuffled[start:end]))
@@ -103,17 +107,23 @@ def test_tops_of_shards_merge_to_the_top_of_all(rows: list[Row], top: int, cut: 
     assert listed(best_of(best_of(right), best_of(left))) == expected
 
 
-def test_memory_is_bounded_and_images_that_dropped_out_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(top_candidates, "_COMPACT_ROWS", 8)
-    monkeypatch.setattr(top_candidates, "_COMPACT_IMAGES", 16)
-    best = TopCandidates(1, 1, 3)
-    for number in range(200):
-        best.add(build([(0, 0, f"{number:03d}.jpg", 0, 1, float(number))]))
-        assert len(best._kept) <= 3
-        assert best._pending_rows < 8
-        assert best._num_images <= 16
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists are cut and images forgotten after a few rows already."""
+    limits = {"_BLOCK_ROWS": 6, "_PENDING_ROWS": 4, "_LOOSE": 2, "_IMAGES": 8}
+    for name, value in limits.items():
+        monkeypatch.setattr(top_candidates, name, value)
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_memory_is_bounded_and_images_that_dropped_out_are_forgotten() -> None:
+    top, groups = 3, 5
+    best = TopCandidates(groups, 1, top)
+    for number in range(300):
+        best.add(build([(number % groups, 0, f"{number:03d}.jpg", 0, 1, float(number))]))
+        assert sum(block.kept for block in best._blocks) <= top * groups
+        assert all(block.pending <= 4 + 2 for block in best._blocks)
+        assert len(best._names) <= top * groups * 5 // 4 + 2
     result = best.result()
     assert result.images.to_pylist() == [
         {
@@ -121,22 +131,47 @@ def test_memory_is_bounded_and_images_that_dropped_out_are_forgotten(
             "image_id": f"id of {number}.jpg",
             "segments": f"segments of {number}.jpg",
         }
-        for number in (197, 198, 199)
+        for number in range(300 - top * groups, 300)
     ]
-    assert best.floor.tolist() == [[[197]]]
-    assert best.full_groups() == 1
+    assert best.floor.view(-1).tolist() == [285, 286, 287, 288, 289]
+    assert best.full_groups() == groups
 
 
-def test_images_are_forgotten_where_few_rows_name_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top_candidates, "_COMPACT_IMAGES", 16)
+@pytest.mark.usefixtures("small_limits")
+def test_images_are_forgotten_where_few_rows_name_many() -> None:
     best = TopCandidates(1, 1, 3)
     images = build([(0, 0, f"{number}.jpg", 0, 1, 0.0) for number in range(10)])
     for number in range(100):
         row = images.take(np.array([number % 10]))
         row = replace(row, score=np.array([number], dtype=np.float32))
         best.add(row)
-        assert best._num_images <= 16 + 10
+        assert len(best._names) <= 8 + 2
     assert listed(best.result()) == [(0, 0, f"{n % 10}.jpg", 0, 1, n) for n in (99, 98, 97)]
+
+
+def test_a_result_can_be_asked_for_between_additions() -> None:
+    best = TopCandidates(1, 2, 2)
+    rows: list[Row] = [
+        (0, p, key, 0, 1, score)
+        for p, key, score in [(1, "b.jpg", 1.0), (0, "b.jpg", 2.0), (1, "a.jpg", 1.0)]
+    ]
+    for number, row in enumerate(rows):
+        best.add(build([row]))
+        for _ in range(2):
+            assert listed(best.result()) == globally_sorted(rows[: number + 1], 2)
+
+
+def test_equal_scores_of_all_images_leave_the_first_keys(small_limits: None) -> None:
+    """As a baseline gives them that knows classes only: every row ties with the last place."""
+    random = np.random.default_rng(0)
+    rows: list[Row] = [
+        (number % 4, 0, f"{key}.jpg", 0, 1, 1.0)
+        for number, key in enumerate(random.permutation(400).tolist())
+    ]
+    best = TopCandidates(4, 1, 3)
+    for row in rows:
+        best.add(build([row]))
+    assert listed(best.result()) == globally_sorted(rows, 3)
 
 
 def test_a_tie_with_the_last_place_is_decided_by_image_key() -> None:

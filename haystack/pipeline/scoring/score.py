@@ -25,7 +25,8 @@ from haystack.models.relation.protocol import RelationModel
 from haystack.pipeline.memory import InHalves
 from haystack.pipeline.scoring.candidates import IMAGES
 from haystack.pipeline.scoring.pair_batch import PairBatch
-from haystack.pipeline.scoring.top_candidates import Rows, TopCandidates, pack
+from haystack.pipeline.scoring.rows import Rows, pack
+from haystack.pipeline.scoring.top_candidates import TopCandidates
 from haystack.scene_graph import NO_RELATION
 from haystack.statistics import TripletStatistics
 

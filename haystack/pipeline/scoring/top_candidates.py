@@ -5,154 +5,46 @@ associative and commutative: shards merge in any order, and memory is bounded by
 predicates x M rows (twice that with a second opinion, of which both lists are kept).
 
 A row is three numbers on the device: its *group*, its scores, and its *place*, (image, subject,
-object) packed into 64 bits so that places ascend as the total order asks. Images are numbered by
-their keys whenever rows are cut, and forgotten once no row names them.
+object) packed into 64 bits. Groups lie in *blocks*, which are cut one at a time, so that sorting
+takes the memory of a block, however many rows are kept. Images are numbered as they come; only
+names that rows refer to are kept, and their keys compared only where scores are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from haystack.pipeline.scoring.candidates import IMAGES, Candidates
+from haystack.pipeline.scoring.candidates import Candidates
+from haystack.pipeline.scoring.image_names import ImageNames, without_repeats
+from haystack.pipeline.scoring.rows import (
+    IMAGE_BITS,
+    PAIR,
+    Cut,
+    RowBuffer,
+    Rows,
+    pack,
+    total_order,
+    unpack,
+)
 
-POSITION_BITS = 16
-"""Subjects and objects are positions below 2 ** 16: such an image would have 4 billion pairs."""
-
-_IMAGE_BITS = 2 * POSITION_BITS
-_POSITIONS = (1 << POSITION_BITS) - 1
-_HALF = 1 << 31
-_PAIR = (1 << _IMAGE_BITS) - 1
 _LEAST = torch.finfo(torch.float32).min
-_COMPACT_ROWS = 1 << 16
-_COMPACT_IMAGES = 1 << 16
+_BLOCK_ROWS = 1 << 17
+"""Rows that a block holds when it is full, unless one group alone has more."""
+
+_PENDING_ROWS = 1 << 13
+"""Rows that a block takes in before it is cut, or a third of what it holds."""
+
+_LOOSE_ROWS = 1 << 16
 _LOOSE = 256
-"""Batches that wait apart before they are joined: a tensor or a table of a few rows takes many
-times the bytes of its rows, and hundreds of thousands of batches can wait for one cut."""
+"""Rows, and batches, that wait before they are handed to blocks: most batches bring a few rows."""
 
-
-@dataclass(frozen=True)
-class Rows:
-    """N rows on one device.
-
-    Args:
-        group: int64 [N], cluster * P + predicate.
-        place: int64 [N], see ``pack``.
-        scores: float32 [K, N], by each of the K models.
-    """
-
-    group: Tensor
-    place: Tensor
-    scores: Tensor
-
-    def __len__(self) -> int:
-        return len(self.group)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """All rows of at least one part, in order."""
-        return cls(
-            torch.cat([part.group for part in parts]),
-            torch.cat([part.place for part in parts]),
-            torch.cat([part.scores for part in parts], dim=1),
-        )
-
-    def take(self, rows: Tensor) -> Rows:
-        """The rows of an index or a mask."""
-        return Rows(self.group[rows], self.place[rows], self.scores[:, rows])
-
-    def to(self, device: torch.device) -> Rows:
-        """The same rows on another device."""
-        return Rows(self.group.to(device), self.place.to(device), self.scores.to(device))
-
-
-def pack(image: Tensor, subject: Tensor, target: Tensor) -> Tensor:
-    """One int64 a row, which ascends by image, subject, object."""
-    return (image << _IMAGE_BITS) | (subject << POSITION_BITS) | target
-
-
-def total_order(group: Tensor, score: Tensor, place: Tensor) -> Tensor:
-    """Row numbers by group, score descending, place: int64 [N]."""
-    by_place = torch.sort(place, stable=True).indices
-    return by_place[torch.sort(_sort_key(group, score)[by_place], stable=True).indices]
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """Where each group's best end, by one model's scores.
-
-    Finding it takes one sort of numbers alone; only rows that are equal to a group's last one need
-    their places compared.
-
-    Args:
-        key: int64 [N], the sort key of every row.
-        last: int64 [G], key of the row at the cut; of the last row where there are fewer.
-        room: int64 [G], how many rows with that key belong to the best.
-        full: bool [G], the group has as many rows as are kept.
-        has_ties: some group has more rows with that key than there is room for.
-    """
-
-    key: Tensor
-    last: Tensor
-    room: Tensor
-    full: Tensor
-    has_ties: bool
-
-    @classmethod
-    def of(cls, group: Tensor, score: Tensor, num_groups: int, top: int) -> _Cut:
-        """Of N > 0 rows with these groups and scores."""
-        key = _sort_key(group, score)
-        ascending = torch.sort(key).values
-        every = torch.arange(num_groups + 1, device=key.device)
-        bounds = torch.searchsorted(ascending, (every << 32) - _HALF)
-        sizes = bounds.diff()
-        end = bounds[:-1] + sizes.clamp(max=top)
-        last = ascending[(end - 1).clamp(min=0)]
-        begin, after = torch.searchsorted(ascending, torch.stack([last, last + 1]))
-        has_ties = ((after > end) & (sizes > 0)).any()
-        return cls(key, last, end - begin, sizes >= top, bool(has_ties))
-
-    def best(self, rows: Rows) -> Tensor:
-        """Bool [N]: which of the rows belong to the best; places are in order where keys tie."""
-        last = self.last[rows.group]
-        if not self.has_ties:
-            return self.key <= last
-        best = self.key < last
-        tied = (self.key == last).nonzero()[:, 0]
-        group, place = rows.group[tied], rows.place[tied]
-        order = total_order(group, torch.zeros_like(rows.scores[0, tied]), place)
-        _, sizes = torch.unique_consecutive(group[order], return_counts=True)
-        starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-        rank = torch.arange(len(tied), device=tied.device) - starts
-        best[tied[order[rank < self.room[group[order]]]]] = True
-        return best
-
-    def raise_floor(self, floor: Tensor) -> None:
-        """Set the floor float32 [G] of full groups to their last score."""
-        groups = self.full.nonzero()[:, 0]
-        ascending = ((groups << 32) - self.last[groups]).int()
-        floor[groups] = _flipped(ascending).view(torch.float32)
-
-
-def _sort_key(group: Tensor, score: Tensor) -> Tensor:
-    """One int64 a row, which ascends by group, then by descending score."""
-    # Adding zero turns -0 into 0, which it equals.
-    return (group << 32) - _flipped((score + 0.0).view(torch.int32))
-
-
-def _flipped(bits: Tensor) -> Tensor:
-    """The bits of floats as int32 that ascend with them, and back.
-
-    Those of positive floats do already, those of negative ones descend.
-    """
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+_IMAGES = 1 << 14
+"""Images that are named before it is asked which of them rows still refer to, or a quarter more
+than there were."""
 
 
 class TopCandidates:
@@ -181,22 +73,26 @@ class TopCandidates:
         self.floor = torch.full(shape, _LEAST, device=device)
         """float32 [K, clusters, predicates]: what no model scores as high as this cannot come in
         any more; equal scores may. -inf never does."""
-        none = torch.empty(0, dtype=torch.int64, device=device)
-        self._kept = Rows(none, none, torch.empty((opinions, 0), device=device))
-        self._pending: list[Rows] = []
-        self._pending_rows = 0
-        self._loose: list[tuple[pa.Table, Rows]] = []
-        self._images: list[pa.Table] = []
-        self._num_images = 0
-        self._kept_images = 0
+        self._names = ImageNames()
+        self._named = 0
+        self._block_groups = max(1, _BLOCK_ROWS // (top * opinions))
+        groups = num_clusters * num_predicates
+        self._blocks = [
+            _Block(start, self._names, top, opinions, device)
+            for start in range(0, groups, self._block_groups)
+        ]
+        self._loose = RowBuffer(opinions, device)
+        self._loose_names: list[pa.Table] = []
+        self._loose_images = 0
 
     def to(self, device: torch.device) -> None:
         """Keep rows on another device from now on."""
         if device == self.floor.device:
             return
-        self._compact()
+        self._cut()
         self.floor = self.floor.to(device)
-        self._kept = self._kept.to(device)
+        for buffer in (self._loose, *(block.rows for block in self._blocks)):
+            buffer.to(device)
 
     def hopeful(self, candidates: Candidates) -> npt.NDArray[np.bool_]:
         """Bool [N]: which of them may be among the best; the others need not be added."""
@@ -233,88 +129,157 @@ class TopCandidates:
         """
         if not len(rows):
             return
-        place = rows.place + (self._num_images << _IMAGE_BITS)
-        self._loose.append((images, Rows(rows.group, place, rows.scores)))
-        self._pending_rows += len(rows)
-        self._num_images += len(images)
-        if len(self._loose) >= _LOOSE:
-            self._join_loose()
-        if self._pending_rows >= max(_COMPACT_ROWS, len(self._kept)):
-            self._compact()
-        if self._num_images >= max(_COMPACT_IMAGES, 2 * self._kept_images):
-            self._compact()
-            self._number_images()
+        place = rows.place + (self._loose_images << IMAGE_BITS)
+        self._loose.append(Rows(rows.group, place, rows.scores))
+        self._loose_names.append(images)
+        self._loose_images += len(images)
+        if len(self._loose_names) < _LOOSE and len(self._loose) < _LOOSE_ROWS:
+            return
+        self._sort_in()
+        for block, floor in self._blocks_and_floors():
+            if block.pending >= max(_PENDING_ROWS, block.kept // 3):
+                block.cut(floor)
+        if len(self._names) >= max(_IMAGES, self._named + self._named // 4):
+            self._cut()
+            self._forget_images()
 
     def result(self) -> Candidates:
         """The kept rows, by cluster, predicate, then the total order by the first model."""
-        self._compact()
-        self._number_images()
-        kept = self._kept
-        kept = kept.take(total_order(kept.group, kept.scores[0], kept.place))
-        group, place, scores = (
-            column.cpu().numpy() for column in (kept.group, kept.place, kept.scores)
-        )
-        predicates = self.floor.shape[2]
+        self._cut()
+        self._forget_images()
+        number = torch.from_numpy(self._names.sort()).to(self.floor.device)
+        self._named = len(self._names)
+        total = sum(block.kept for block in self._blocks)
+        numbers = np.empty((5, total), dtype=np.int64)
+        scores = np.empty((self.opinions, total), dtype=np.float32)
+        end = 0
+        for block in self._blocks:
+            block.renumber(number)
+            kept = block.in_order()
+            start, end = end, end + len(kept)
+            group = kept.group + block.first_group
+            groups = (group // self.floor.shape[2], group % self.floor.shape[2])
+            for row, column in zip(numbers, (*groups, *unpack(kept.place)), strict=True):
+                row[start:end] = column.cpu().numpy()
+            scores[:, start:end] = kept.scores.cpu().numpy()
+        cluster, predicate, image, subject, target = numbers
         return Candidates(
-            images=self._images[0] if self._images else IMAGES.empty_table(),
-            cluster=group // predicates,
-            predicate=group % predicates,
-            image=place >> _IMAGE_BITS,
-            subject=(place >> POSITION_BITS) & _POSITIONS,
-            object=place & _POSITIONS,
+            images=self._names.table(),
+            cluster=cluster,
+            predicate=predicate,
+            image=image,
+            subject=subject,
+            object=target,
             score=scores[0],
             second_score=scores[1] if self.opinions == 2 else None,
         )
 
     def full_groups(self) -> int:
         """Number of (cluster, predicate) that hold ``top`` rows, so may have dropped some."""
-        self._compact()
+        self._cut()
         return int((self.floor > _LEAST).any(dim=0).sum())
 
-    def _compact(self) -> None:
-        """Cut to the best, and raise the floor."""
-        self._join_loose()
-        if not self._pending:
-            return
-        self._kept = Rows.joined([self._kept, *self._pending])
-        self._pending, self._pending_rows = [], 0
-        groups = self.floor[0].numel()
-        cuts = [_Cut.of(self._kept.group, score, groups, self.top) for score in self._kept.scores]
-        if any(cut.has_ties for cut in cuts):
-            self._number_images()
-        rows = self._kept
-        best = torch.zeros(len(rows), dtype=torch.bool, device=rows.group.device)
-        for cut, floor in zip(cuts, self.floor, strict=True):
-            best |= cut.best(rows)
-            cut.raise_floor(floor.view(-1))
-        self._kept = rows.take(best.nonzero()[:, 0])
+    def _blocks_and_floors(self) -> zip[tuple[_Block, Tensor]]:
+        """Each block with the floors [K, groups] of its groups, to be raised in place."""
+        floors = self.floor.view(self.opinions, -1).split(self._block_groups, dim=1)
+        return zip(self._blocks, floors, strict=True)
 
-    def _join_loose(self) -> None:
-        if self._loose:
-            images, rows = zip(*self._loose, strict=True)
-            self._images.append(pa.concat_tables(images).combine_chunks())
-            self._pending.append(Rows.joined(rows))
-            self._loose = []
+    def _cut(self) -> None:
+        """Cut all blocks to their best, and raise the floor."""
+        self._sort_in()
+        for block, floor in self._blocks_and_floors():
+            block.cut(floor)
 
-    def _number_images(self) -> None:
-        """Number the images that rows name by their keys, and forget the others."""
-        if not self._images:
+    def _sort_in(self) -> None:
+        """Hand the loose rows to their blocks, and name the images that they refer to."""
+        if not self._loose_names:
             return
-        kept = self._kept
-        image = kept.place >> _IMAGE_BITS
-        used = torch.zeros(self._num_images, dtype=torch.bool, device=image.device)
+        rows = self._loose.rows
+        names, position = without_repeats(pa.concat_tables(self._loose_names).combine_chunks())
+        image = torch.from_numpy(position).to(rows.place.device)[rows.place >> IMAGE_BITS]
+        used = torch.zeros(len(names), dtype=torch.bool, device=image.device)
         used[image] = True
-        images = pa.concat_tables(self._images).filter(pa.array(used.cpu().numpy()))
-        codes = images["image_key"].combine_chunks().dictionary_encode()
-        order = pc.sort_indices(codes.dictionary).to_numpy()
-        rank = np.empty(len(order), dtype=np.int64)
-        rank[order] = np.arange(len(order))
-        number = torch.zeros(self._num_images, dtype=torch.int64, device=image.device)
-        positions = codes.indices.to_numpy()
-        number[used] = torch.from_numpy(rank[positions]).to(image.device)
-        self._kept = Rows(
-            kept.group, (number[image] << _IMAGE_BITS) | (kept.place & _PAIR), kept.scores
-        )
-        first = np.unique(positions, return_index=True)[1]
-        self._images = [images.take(first[order]).combine_chunks()]
-        self._num_images = self._kept_images = len(order)
+        first = self._names.add(names.filter(pa.array(used.cpu().numpy())))
+        number = used.cumsum(0) - 1 + first
+        rows = Rows(rows.group, (number[image] << IMAGE_BITS) | (rows.place & PAIR), rows.scores)
+        of_block = rows.group // self._block_groups
+        order = torch.sort(of_block, stable=True).indices
+        counts = torch.bincount(of_block, minlength=len(self._blocks)).tolist()
+        for block, mine in zip(self._blocks, order.split(counts), strict=True):
+            block.add(rows.take(mine))
+        self._loose.clear()
+        self._loose_names, self._loose_images = [], 0
+
+    def _forget_images(self) -> None:
+        """Keep the names that kept rows refer to; nothing may be pending."""
+        used = torch.zeros(len(self._names), dtype=torch.bool, device=self.floor.device)
+        for block in self._blocks:
+            used[block.rows.rows.place >> IMAGE_BITS] = True
+        number = torch.from_numpy(self._names.forget(used.cpu().numpy())).to(used.device)
+        for block in self._blocks:
+            block.renumber(number)
+        self._named = len(self._names)
+
+
+class _Block:
+    """The best of consecutive groups, which are numbered from 0 in its rows.
+
+    Args:
+        first_group: the first one's number.
+        names: of the images that rows refer to.
+        top, opinions, device: see ``TopCandidates``.
+    """
+
+    def __init__(
+        self,
+        first_group: int,
+        names: ImageNames,
+        top: int,
+        opinions: int,
+        device: torch.device | str,
+    ) -> None:
+        self.first_group = first_group
+        self._names = names
+        self._top = top
+        self.rows = RowBuffer(opinions, device)
+        self.kept = 0
+        """Rows that were among the best at the last cut; the others are pending."""
+
+    @property
+    def pending(self) -> int:
+        """Rows that have come since the last cut."""
+        return len(self.rows) - self.kept
+
+    def add(self, rows: Rows) -> None:
+        """Take rows of its groups in."""
+        self.rows.append(Rows(rows.group - self.first_group, rows.place, rows.scores))
+
+    def cut(self, floor: Tensor) -> None:
+        """Keep the best, and raise the floor float32 [K, groups] in place."""
+        if not self.pending:
+            return
+        rows = self.rows.rows
+        best = torch.zeros(len(rows), dtype=torch.bool, device=rows.group.device)
+        for score, least in zip(rows.scores, floor, strict=True):
+            cut = Cut.of(rows.group, score, len(least), self._top)
+            best |= cut.best(rows, self._by_key)
+            cut.raise_floor(least)
+        self.rows.keep(best.nonzero()[:, 0])
+        self.kept = len(self.rows)
+
+    def renumber(self, number: Tensor) -> None:
+        """Give images other numbers: int [N], the new one of each."""
+        place = self.rows.rows.place
+        image = number[place >> IMAGE_BITS].long()
+        place.bitwise_and_(PAIR).bitwise_or_(image << IMAGE_BITS)
+
+    def in_order(self) -> Rows:
+        """The rows by group, then the total order by the first model; images are sorted."""
+        rows = self.rows.rows
+        return rows.take(total_order(rows.group, rows.scores[0], rows.place))
+
+    def _by_key(self, place: Tensor) -> Tensor:
+        image = (place >> IMAGE_BITS).cpu().numpy()
+        numbers, position = np.unique(image, return_inverse=True)
+        rank = torch.from_numpy(self._names.ranks(numbers)[position]).to(place.device)
+        return (rank << IMAGE_BITS) | (place & PAIR)
