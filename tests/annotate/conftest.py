@@ -8,6 +8,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,6 +22,8 @@ pytest.importorskip("sqlalchemy", reason="the annotation store needs SQLAlchemy"
 from haystack.annotate.records import Proposal
 from haystack.annotate.simulate import SteppingClock
 from haystack.annotate.store.store import AnnotationStore
+
+sys.path.insert(0, str(Path(__file__).parent))  # page_actions
 
 EATING, RIDING = 0, 1
 
@@ -254,8 +257,8 @@ def run_service():
 
 
 @pytest.fixture(scope="module")  # while it is there, asyncio.run is refused in this thread
-def browser():
-    """The system's Chromium without a window, driven by Playwright."""
+def chromium():
+    """Playwright's browser type, and the options that launch the system's Chromium with it."""
     api = pytest.importorskip(
         "playwright.sync_api", reason="browser tests need the package playwright"
     )
@@ -265,11 +268,17 @@ def browser():
     if path is None:
         pytest.skip("no browser: install the system package chromium, or set HAYSTACK_CHROMIUM")
     with api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield launched
-        launched.close()
+        options = {"executable_path": path, "args": ["--no-sandbox", "--disable-gpu"]}
+        yield playwright.chromium, options
+
+
+@pytest.fixture(scope="module")
+def browser(chromium):
+    """The system's Chromium without a window."""
+    kind, options = chromium
+    launched = kind.launch(**options)
+    yield launched
+    launched.close()
 
 
 @pytest.fixture
@@ -278,3 +287,25 @@ def context(browser):
     opened = browser.new_context(viewport={"width": 1200, "height": 760})
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def running(run_service, sqlite_store, make_queue, media):
+    """A service with twelve questions about each of two predicates."""
+    sqlite_store.load_proposals(make_queue(count=12), round=0)
+    return run_service(sqlite_store, media)
+
+
+@pytest.fixture
+def page(context, running):
+    """The page with its first picture on screen; scripts must not have failed at the end."""
+    from page_actions import visit
+
+    opened = context.new_page()
+    opened.set_default_timeout(15_000)
+    faults = []
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    visit(opened, running)
+    yield opened
+    opened.close()
+    assert faults == []

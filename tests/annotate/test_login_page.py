@@ -39,6 +39,7 @@ def page(context):
 
 
 def press(page, key):
+    expect(page.locator("#stage")).not_to_have_class("waiting")
     page.wait_for_timeout(SETTLE_MS)
     page.keyboard.press(key)
 

@@ -1,37 +1,42 @@
 // One predicate at a time, one question at a time. The page moves on as soon as an answer is in
 // the outbox; what the service replies refills the queue behind the question on screen.
 
-import { listen } from "./keys.js";
-import { Outbox, get } from "./outbox.js";
-import { Gallery, MODES, show, trace } from "./picture.js";
-import { openShell } from "./shell.js";
+import { History, SAID, sentence } from "./history.js";
+import { ACTIONS, Keys, written } from "./keys.js";
+import { Outbox } from "./outbox.js";
+import { Gallery, MODES, draw } from "./picture.js";
+import { Settings } from "./settings.js";
+import { element, openShell, request, say } from "./shell.js";
 import { Sidebar } from "./sidebar.js";
+import { Signs } from "./signs.js";
+import { remember, remembered } from "./stored.js";
+import { NEXT_VIEWS, View } from "./view.js";
 
 const SETTLE_MS = 150; // keys pressed sooner were meant for the picture before
 const PROGRESS_MS = 800;
-const NAMES = {
-  correct: "Correct",
-  incorrect: "Incorrect",
-  no_relation: "No relation",
-  skip: "Skipped",
-  subject_faulty: "Subject mask faulty",
-  object_faulty: "Object mask faulty",
-};
+const AHEAD = 7; // pictures that are fetched and traced before their turn
 
 const at = (id) => document.getElementById(id);
 const gallery = new Gallery();
-const outbox = new Outbox({ saved, refused, changed: showState });
+const outbox = new Outbox({ saved, refused, changed: () => signs.showState() });
+const signs = new Signs(outbox);
 const sidebar = new Sidebar(at("predicates"), at("predicate-list"), choose);
+const answers = new History(at("recent-list"), revisit);
+const view = new View(at("canvas"), redraw);
+const keys = new Keys();
 
 let predicate = null;
 let queue = []; // the question on screen first
-let given = []; // [question, verdict] of this visit, for an undo without waiting
 let shown = null; // { question, picture, since } once the picture is on screen
-let earlier = null; // what the question on screen was answered before it was undone
+let earlier = null; // { word, verdict } of a question that was answered before
+let pressed = null; // when the key or button went down that led to the next picture
 let hidden = false;
-let mode = remembered("mode", MODES) ?? MODES[0];
+let mode = one(MODES, remembered("mode"));
+let frame = null;
+let given = 0; // answers of this visit
 let progressTimer = null;
 let reload = null; // tries again to reach the service
+let free = {}; // of the service's last reply: what others hold
 
 // ---------------------------------------------------------------- the question on screen
 
@@ -42,7 +47,7 @@ function current() {
 async function present(spoken = "") {
   const question = current();
   shown = null;
-  at("earlier").hidden = true;
+  signs.earlier(null);
   if (!question) {
     presentEnd(spoken);
     return;
@@ -50,8 +55,7 @@ async function present(spoken = "") {
   writeSentence(question);
   setAnswering(true);
   at("stage").classList.add("waiting");
-  at("stage").setAttribute("aria-label", describe(question));
-  const slow = setTimeout(() => notice("Loading the picture…"), 400);
+  const slow = setTimeout(() => signs.notice("Loading the picture…"), 400);
   let picture;
   try {
     picture = await gallery.get(question);
@@ -62,35 +66,60 @@ async function present(spoken = "") {
     clearTimeout(slow);
   }
   if (current() !== question) return;
-  notice(null);
+  signs.notice(null);
   at("stage").classList.remove("waiting");
   shown = { question, picture, since: performance.now() };
-  draw();
+  view.show(picture);
+  drawNow();
+  measure();
   if (earlier) {
-    at("earlier").textContent = `Undone: ${NAMES[earlier]}`;
-    at("earlier").hidden = false;
+    signs.earlier(`${earlier.word}: ${SAID[earlier.verdict]}`, earlier.word === "Answered" && leave);
   }
-  say(`${spoken} ${sentence(question)}`);
+  say(`${spoken} ${sentence(question)}?`);
   prefetch();
+}
+
+// From the key to the frame with the next picture; read by benchmarks, and by who is curious.
+function measure() {
+  if (pressed === null) return;
+  const start = pressed;
+  pressed = null;
+  requestAnimationFrame(() => {
+    const painted = new MessageChannel();
+    painted.port1.onmessage = () => {
+      performance.clearMeasures("haystack.next");
+      performance.measure("haystack.next", { start, end: performance.now() });
+    };
+    painted.port2.postMessage(null); // after the frame
+  });
 }
 
 function presentEnd(spoken) {
   at("question").textContent = "";
+  at("hint").hidden = true;
+  at("canvas").setAttribute("aria-label", "No picture");
   setAnswering(false);
   at("stage").classList.add("waiting");
   if (outbox.size > 0) {
-    notice("Fetching the next questions…");
+    signs.notice("Fetching the next questions…");
     return;
   }
   const next = sidebar.nextOpen(predicate);
   const name = sidebar.name(predicate);
-  const text = next === null
-    ? "Everything is answered. Thank you!"
-    : `Nothing is left to ask about “${name}”.`;
-  notice(text, next === null ? null : {
+  const go = next === null ? null : {
     text: `Go on with “${sidebar.name(next)}”`,
     run: () => choose(next),
-  });
+  };
+  let text = next === null
+    ? "Everything is answered. Thank you!"
+    : `Nothing is left to ask about “${name}”.`;
+  if (free.held > 0) {
+    const count = free.held === 1 ? "the last question" : `the last ${free.held} questions`;
+    text = `Others have ${count} about “${name}” before them. What they leave comes here.`;
+    clearTimeout(reload);
+    reload = setTimeout(fetchQueue, 1000 * Math.min(30, Math.max(2, free.free_in ?? 10)));
+  }
+  signs.notice(text, go);
   say(`${spoken} ${text}`);
 }
 
@@ -98,37 +127,25 @@ function cannotShow(question, error) {
   if (error.final) {
     // Only skipping makes sense: nobody can judge a picture that cannot be seen.
     shown = { question, picture: null, since: performance.now() };
-    notice(`The picture cannot be shown: ${error.message}. Skip it to go on.`);
+    signs.notice(`The picture cannot be shown: ${error.message}. Skip it to go on.`);
     say(at("notice-text").textContent);
+    prefetch();
     return;
   }
-  notice("Waiting for the connection, for the next picture…");
+  signs.notice("Waiting for the connection, for the next picture…");
   setTimeout(() => {
     if (current() === question && !shown) present();
   }, 1500);
 }
 
 function prefetch() {
-  const { width, height } = at("canvas");
-  for (const question of queue.slice(1)) {
-    gallery
-      .get(question)
-      .then((picture) => trace(picture, width, height, mode, devicePixelRatio))
-      .catch(() => {}); // shown, and tried again, when its turn comes
+  for (const question of queue.slice(1, AHEAD)) {
+    gallery.get(question).catch(() => {}); // shown, and tried again, when its turn comes
   }
 }
 
-function draw() {
-  if (shown?.picture) show(at("canvas"), shown.picture, mode, hidden);
-}
-
 function writeSentence(question) {
-  const part = (tag, text, name = "") => {
-    const element = document.createElement(tag);
-    element.textContent = text;
-    element.className = name;
-    return element;
-  };
+  const part = (tag, text, name = "") => element(tag, name ? { class: name } : {}, text);
   at("question").replaceChildren(
     part("span", question.subject_name, "subject"), " ",
     part("b", question.predicate_name), " ",
@@ -136,93 +153,125 @@ function writeSentence(question) {
     part("span", " ?", "mark"),
   );
   at("question").title = question.origin; // who proposed it; out of the way of the answer
-}
-
-function sentence(question) {
-  return `${question.subject_name} ${question.predicate_name} ${question.object_name}?`;
-}
-
-function describe(question) {
-  return `Picture with two segments: subject ${question.subject_name} in blue, object ${question.object_name} in orange`;
+  at("hint").textContent = question.help ?? "";
+  at("hint").hidden = !question.help;
+  at("canvas").setAttribute(
+    "aria-label",
+    `Picture with two segments: subject ${question.subject_name} in blue, ` +
+      `object ${question.object_name} in orange`,
+  );
 }
 
 // ---------------------------------------------------------------- answering and undoing
 
-function answer(verdict) {
+function answer(verdict, event) {
   if (!shown || shown.question !== current()) return;
   const dwell = performance.now() - shown.since;
   if (dwell < SETTLE_MS || (!shown.picture && verdict !== "skip")) return;
+  pressed = event?.timeStamp ?? performance.now();
   const { question } = shown;
-  flash(`[data-verdict="${verdict}"]`);
+  signs.flash(`[data-verdict="${verdict}"]`);
   queue.shift();
   if (verdict.endsWith("_faulty")) {
     const segment = verdict === "subject_faulty" ? question.subject : question.object;
     const uses = (other) => other.subject === segment || other.object === segment;
     queue = queue.filter((other) => other.image_id !== question.image_id || !uses(other));
   }
-  given.push([question, verdict]);
+  // An answer to a question that was answered replaces the one before.
+  sidebar.count(question.predicate, answers.verdict(question.id), -1);
+  sidebar.count(question.predicate, verdict, 1);
+  answers.add(question, verdict);
+  given++;
   earlier = null;
   outbox.add("/api/answer", {
     proposal_id: question.id,
     verdict,
     dwell_ms: Math.min(Math.round(dwell), 2 ** 31 - 1),
   });
-  sidebar.count(question.predicate, verdict, 1);
   showCounts();
-  present(`${NAMES[verdict]}.`);
+  present(`${SAID[verdict]}.`);
 }
 
 function undo() {
-  flash("#undo");
-  const last = given.pop();
+  if (predicate === null) return; // nothing is known of this campaign yet
+  signs.flash("#undo");
+  const last = answers.pop();
   outbox.add("/api/undo", {});
-  if (!last) return; // of an earlier visit: the reply says which
-  const [question, verdict] = last;
+  if (!last) {
+    // Of an earlier visit: the reply says which.
+    if (outbox.offline) signs.notify("The answer is undone when the connection is back.");
+    return;
+  }
+  const { question, verdict } = last;
   sidebar.count(question.predicate, verdict, -1);
-  earlier = verdict;
-  reopen(question);
+  sidebar.count(question.predicate, answers.verdict(question.id), 1);
+  earlier = { word: "Undone", verdict };
+  reopen(question, "Undone.");
 }
 
-function reopen(question) {
+// Answer one of the latest questions again.
+function revisit(question, verdict) {
+  sidebar.close();
+  earlier = { word: "Answered", verdict };
+  reopen(question, `Answered ${SAID[verdict]}.`);
+}
+
+// Leave a question that was only looked at again.
+function leave() {
+  if (earlier?.word !== "Answered") return;
+  earlier = null;
+  queue.shift();
+  present();
+  if (!current()) fetchQueue();
+}
+
+function reopen(question, spoken) {
   if (question.predicate !== predicate) {
     setPredicate(question.predicate);
     queue = [];
   }
   queue = [question, ...queue.filter((other) => other.id !== question.id)];
   showCounts();
-  present("Undone.");
+  present(spoken);
 }
 
 function saved(operation, reply) {
   clearTimeout(progressTimer);
   progressTimer = setTimeout(refreshProgress, PROGRESS_MS);
+  if (operation.adopted) return; // of another visit: its question is not on this screen
   if (operation.path === "/api/answer") {
     refill(reply);
     return;
   }
   if (!reply.undone) {
-    notify("There is nothing left to undo.");
+    signs.notify("There is nothing left to undo.");
     return;
   }
-  if (outbox.size === 0 && current()?.id !== reply.undone.id) reopen(reply.undone);
+  if (outbox.size === 0 && current()?.id !== reply.undone.id) {
+    earlier = null;
+    reopen(reply.undone, "Undone.");
+  }
   refill(reply.queue);
 }
 
 function refused(operation, sentenceOfService) {
-  notify(`An answer was refused: ${sentenceOfService}`, true);
-  given = given.filter(([question]) => question.id !== operation.body.proposal_id);
+  signs.notify(`An answer was refused: ${sentenceOfService}`, true);
+  answers.drop(operation.body.proposal_id);
   refreshProgress();
   fetchQueue();
 }
 
-// Take the service's list, but keep the question on screen, and leave out what was answered here:
-// the list may have been made before those answers arrived.
-function refill(list) {
-  if (!list || list.predicate !== predicate) return;
-  const answered = new Set(given.map(([question]) => question.id));
+// Take the service's list, but keep the question on screen, and leave out what was answered here
+// after the list was made: what waits in the outbox now, or did when the list was asked for.
+function refill(list, unsent = new Set()) {
+  if (!list || list.predicate !== predicate) {
+    if (!current()) fetchQueue();
+    return;
+  }
+  free = list;
   const first = current();
   const rest = list.questions.filter(
-    ({ id }) => id !== first?.id && !answered.has(id) && !outbox.pending.has(id),
+    ({ id }) => id !== first?.id && !unsent.has(id) && !outbox.pending.has(id),
   );
   queue = first ? [first, ...rest] : rest;
   if (!first) present();
@@ -236,7 +285,8 @@ function choose(index) {
   if (index === predicate || index === null) return;
   setPredicate(index);
   queue = [];
-  earlier = null;
+  earlier = shown = null;
+  at("stage").classList.add("waiting");
   fetchQueue();
 }
 
@@ -250,20 +300,23 @@ function setPredicate(index) {
 async function fetchQueue() {
   clearTimeout(reload);
   const wanted = predicate;
-  if (!current()) notice("Loading…");
+  const [then, unsent] = [given, outbox.pending];
+  if (!current()) signs.notice("Loading…");
   try {
-    const list = await get(`/api/next?predicate=${wanted}`);
-    if (predicate === wanted) refill(list);
+    const list = await request(`/api/next?predicate=${wanted}`);
+    if (predicate !== wanted) return;
+    if (given === then) refill(list, unsent);
+    else if (!current()) fetchQueue();
   } catch (error) {
     if (predicate !== wanted) return;
-    if (!current()) notice(`${error.sentence ?? "No connection."} Trying again…`);
+    if (!current()) signs.notice(`${error.message} Trying again…`);
     reload = setTimeout(fetchQueue, 1500);
   }
 }
 
 async function refreshProgress() {
   try {
-    const progress = await get("/api/progress");
+    const progress = await request("/api/progress");
     if (outbox.size === 0) sidebar.update(progress.predicates);
     showCounts();
   } catch {
@@ -273,100 +326,44 @@ async function refreshProgress() {
 
 function showCounts() {
   const row = sidebar.row(predicate);
-  if (!row) return;
-  const done = row.total - row.open;
-  const bar = at("bar");
-  bar.setAttribute("aria-valuemax", row.total);
-  bar.setAttribute("aria-valuenow", done);
-  bar.setAttribute("aria-valuetext", `${done} of ${row.total}`);
-  bar.firstElementChild.style.width = `${(100 * done) / Math.max(1, row.total)}%`;
-  const judged = row.correct + row.incorrect + row.no_relation;
-  const share = judged ? ` (${Math.round((100 * row.correct) / judged)} %)` : "";
-  at("counts").textContent =
-    `${done} of ${row.total} done · ${row.correct} correct${share} · ${row.skip} skipped`;
-}
-
-// ---------------------------------------------------------------- what the page says
-
-let notification = null;
-let notificationTimer = null;
-
-function notify(text, isRefusal = false) {
-  notification = { text, isRefusal };
-  clearTimeout(notificationTimer);
-  notificationTimer = setTimeout(() => {
-    notification = null;
-    showState();
-  }, isRefusal ? 10_000 : 3_000);
-  showState();
-}
-
-function showState() {
-  const count = outbox.size;
-  const answers = count === 1 ? "1 answer is" : `${count} answers are`;
-  let text = "";
-  if (outbox.offline) {
-    const kept = outbox.durable ? "kept on this computer" : "kept while this page stays open";
-    text = `${outbox.reason} ${answers} ${kept} and will be saved as soon as possible.`;
-  }
-  const banner = at("banner");
-  banner.hidden = !text && !notification;
-  banner.classList.toggle("refused", !text && Boolean(notification?.isRefusal));
-  banner.textContent = text || notification?.text || "";
-  at("saved").textContent = count === 0 ? "All answers saved" : `Saving ${count}…`;
-}
-
-function notice(text, action = null) {
-  at("notice").hidden = text === null;
-  at("notice-text").textContent = text ?? "";
-  const button = at("notice-action");
-  button.hidden = !action;
-  button.textContent = action?.text ?? "";
-  button.onclick = action?.run ?? null;
-}
-
-function say(text) {
-  at("live").textContent = text.trim();
-}
-
-function flash(selector) {
-  const button = document.querySelector(selector);
-  button.classList.add("pressed");
-  setTimeout(() => button.classList.remove("pressed"), 120);
+  if (row) signs.counts(row);
 }
 
 function setAnswering(enabled) {
   for (const button of document.querySelectorAll("[data-verdict]")) button.disabled = !enabled;
 }
 
-// ---------------------------------------------------------------- masks
+// ---------------------------------------------------------------- what is drawn
+
+function drawNow() {
+  cancelAnimationFrame(frame);
+  frame = null;
+  if (!shown?.picture) return;
+  draw(at("canvas"), shown.picture, view.place(), hidden ? null : mode, devicePixelRatio);
+  at("zoom-level").textContent = `${Math.round(100 * view.zoom)} %`;
+  at("canvas").classList.toggle("zoomed", view.zoomed);
+}
+
+function redraw() {
+  frame ??= requestAnimationFrame(drawNow);
+}
 
 function setHidden(value) {
   if (hidden === value) return;
   hidden = value;
   at("hide").setAttribute("aria-pressed", String(value));
-  draw();
+  drawNow();
 }
 
 function setMode(value) {
   mode = value;
   at("mode-name").textContent = mode[0].toUpperCase() + mode.slice(1);
-  try {
-    localStorage.setItem("haystack.mode", mode);
-  } catch {
-    // Storage is switched off: the choice lasts as long as the page.
-  }
-  draw();
-  if (shown) prefetch();
+  remember("mode", mode);
+  drawNow();
 }
 
-function remembered(name, allowed) {
-  try {
-    const value = localStorage.getItem(`haystack.${name}`);
-    return allowed.includes(value) ? value : null;
-  } catch {
-    return null;
-  }
+function one(allowed, value) {
+  return allowed.includes(value) ? value : allowed[0];
 }
 
 function resize() {
@@ -374,77 +371,105 @@ function resize() {
   const box = at("stage").getBoundingClientRect();
   canvas.width = Math.max(1, Math.round(box.width * devicePixelRatio));
   canvas.height = Math.max(1, Math.round(box.height * devicePixelRatio));
-  draw();
-  if (shown) prefetch();
+  view.resized();
+  drawNow();
 }
 
 // ---------------------------------------------------------------- wiring
 
-const ACTIONS = {
+const RUN = {
   undo,
   hide: () => setHidden(true),
   mode: () => setMode(MODES[(MODES.indexOf(mode) + 1) % MODES.length]),
+  closer: () => shown?.picture && view.closer(),
+  farther: () => shown?.picture && view.farther(),
+  whole: () => view.whole(),
+  pair: () => shown?.picture && view.pair(),
   previous: () => choose(sidebar.neighbour(predicate, -1)),
   next: () => choose(sidebar.neighbour(predicate, 1)),
   predicates: () => sidebar.open(),
-  help: () => at("help").showModal(),
+  help: () => settings.open(),
 };
 
-function act(action) {
-  if (action in ACTIONS) ACTIONS[action]();
-  else answer(action);
+function act(action, event) {
+  if (action in RUN) RUN[action]();
+  else answer(action, event);
 }
 
 // After a click the focus leaves the button, or Space would press it again instead of skipping.
-function onClick(element, run) {
-  element.addEventListener("click", (event) => {
-    if (event.detail > 0) element.blur();
+function onClick(button, run) {
+  button.addEventListener("click", (event) => {
+    if (event.detail > 0) button.blur();
     run(event);
   });
 }
 
-async function start() {
-  // Without a connection the header is short; answering does not wait for it.
-  openShell({ target: "question", skip: "Skip to the question" }).catch(() => {});
-  listen(act, (action) => action === "hide" && setHidden(false));
-  for (const button of document.querySelectorAll("[data-verdict]")) {
-    onClick(button, () => answer(button.dataset.verdict));
+function showKeys() {
+  for (const button of document.querySelectorAll("[data-key]")) {
+    const names = keys.of(button.dataset.key).map(written);
+    button.setAttribute("aria-keyshortcuts", names.join(" "));
+    const key = button.querySelector("kbd");
+    if (key) key.textContent = names[0];
+    else button.title = `${ACTIONS[button.dataset.key].name} (${names[0]})`;
   }
-  for (const [id, action] of [["undo", "undo"], ["mode", "mode"], ["help-button", "help"]]) {
-    onClick(at(id), () => act(action));
+}
+
+const settings = new Settings(at("help"), keys, showKeys);
+
+function wire() {
+  keys.listen({
+    press: act,
+    release: (action) => action === "hide" && setHidden(false),
+    pan: (x, y) => view.pan(x, y),
+    leave,
+  });
+  for (const button of document.querySelectorAll("[data-key]:not(#hide)")) {
+    onClick(button, (event) => act(button.dataset.key, event));
   }
   at("hide").addEventListener("pointerdown", () => setHidden(true));
   for (const end of ["pointerup", "pointerleave", "pointercancel"]) {
     at("hide").addEventListener(end, () => setHidden(false));
   }
   onClick(at("hide"), (event) => event.detail === 0 && setHidden(!hidden));
-  onClick(at("open-predicates"), () => sidebar.open());
   onClick(at("close-predicates"), () => sidebar.close());
+  at("next-view").value = view.next = one(NEXT_VIEWS, remembered("next-view"));
+  at("next-view").addEventListener("change", () => {
+    view.next = at("next-view").value;
+    remember("next-view", view.next);
+  });
   addEventListener("beforeunload", (event) => {
     if (outbox.size > 0 && !outbox.durable) event.preventDefault();
   });
   new ResizeObserver(resize).observe(at("stage"));
+}
+
+async function start() {
+  // Without a connection the header is short; answering does not wait for it.
+  openShell({ target: "question", skip: "Skip to the question" }).catch(() => {});
+  wire();
   resize();
   setMode(mode);
   setAnswering(false);
-  showState();
+  signs.showState();
   await connect();
 }
 
 async function connect() {
   try {
-    const progress = await get("/api/progress");
-    await outbox.open(progress.campaign, progress.annotator); // what an earlier visit left, before what comes next
+    const progress = await request("/api/progress");
+    answers.open(`${progress.campaign}.${progress.annotator}`);
+    // What an earlier visit left, before what comes next.
+    await outbox.open(progress.campaign, progress.annotator);
     sidebar.update(progress.predicates);
   } catch (error) {
-    notice(`${error.sentence ?? "No connection."} Trying again…`);
+    signs.notice(`${error.message} Trying again…`);
     setTimeout(connect, 1500);
     return;
   }
-  const asked = Number(new URLSearchParams(location.hash.slice(1)).get("predicate") ?? NaN);
-  const first = sidebar.row(asked) ? asked : sidebar.nextOpen(null);
+  const wanted = Number(new URLSearchParams(location.hash.slice(1)).get("predicate") ?? NaN);
+  const first = sidebar.row(wanted) ? wanted : sidebar.nextOpen(null);
   if (first === null) {
-    notice("There are no proposals yet.");
+    signs.notice("There are no proposals yet.");
     return;
   }
   setPredicate(first);

@@ -2,11 +2,12 @@
 // page goes on, sent in order, and removed only when the service has said that it is saved; its
 // key makes sending it twice harmless. Reloading the page, or losing the network, loses nothing.
 
-import { noteLogin } from "./shell.js";
+import { request } from "./shell.js";
 
 const PREFIX = "haystack.outbox.";
 const LONGEST_WAIT_MS = 15_000;
-const PATIENCE_MS = 10_000;
+// What a reply has if it is the service's.
+const REPLIES = { "/api/answer": "questions", "/api/undo": "undone" };
 
 export class Outbox {
   #waiting = [];
@@ -18,7 +19,7 @@ export class Outbox {
   #annotator = null;
   #prefix = null;
 
-  // handlers: saved(operation, reply), refused(operation, sentence), changed(state)
+  // handlers: saved(operation, reply), refused(operation, sentence), changed()
   constructor(handlers) {
     this.handlers = handlers;
     this.offline = false;
@@ -32,8 +33,6 @@ export class Outbox {
     this.#campaign = campaign;
     this.#annotator = annotator;
     this.#prefix = `${PREFIX}${campaign}.${encodeURIComponent(annotator).replaceAll(".", "%2E")}.`;
-    this.#waiting = this.#stored();
-    this.#changed();
     return this.flush();
   }
 
@@ -60,16 +59,21 @@ export class Outbox {
     entry.name = `${this.#prefix}${order}.${entry.body.key}`;
     this.#waiting.push(entry);
     try {
-      localStorage.setItem(entry.name, JSON.stringify({ path, body: entry.body }));
+      localStorage.setItem(entry.name, JSON.stringify(entry));
     } catch {
       this.durable = false;
     }
     this.#changed();
-    this.flush();
+    this.#start();
   }
 
   // Send everything that waits; resolves when all is saved or the service cannot be reached.
   flush() {
+    this.#adopt();
+    return this.#start();
+  }
+
+  #start() {
     clearTimeout(this.#retry);
     this.#sending ??= this.#send().finally(() => {
       this.#sending = null;
@@ -82,24 +86,33 @@ export class Outbox {
       const entry = this.#waiting[0];
       let reply;
       try {
-        reply = await post(entry.path, entry.body);
+        reply = await request(entry.path, { body: entry.body });
+        if (!(REPLIES[entry.path] in reply)) throw new Error("Something else answers here.");
       } catch (error) {
-        this.#later(error.sentence);
-        return;
+        if (!error.refused) {
+          this.#later(error);
+          return;
+        }
+        this.#sent(entry);
+        this.handlers.refused(entry, error.message);
+        continue;
       }
-      this.#delay = 500;
-      this.offline = false;
-      this.#waiting.shift();
-      forget(entry.name);
-      this.#changed();
-      if (reply.ok) this.handlers.saved(entry, reply.content);
-      else this.handlers.refused(entry, reply.content.detail);
+      this.#sent(entry);
+      this.handlers.saved(entry, reply);
     }
   }
 
-  #later(sentence) {
+  #sent(entry) {
+    this.#delay = 500;
+    this.offline = false;
+    this.#waiting.shift();
+    forget(entry.name);
+    this.#changed();
+  }
+
+  #later({ message }) {
     this.offline = true;
-    this.reason = sentence ?? "No connection.";
+    this.reason = message;
     this.#changed();
     this.#retry = setTimeout(() => this.flush(), this.#delay);
     this.#delay = Math.min(2 * this.#delay, LONGEST_WAIT_MS);
@@ -109,16 +122,25 @@ export class Outbox {
     this.handlers.changed();
   }
 
-  #stored() {
-    const entries = [];
+  // What an earlier visit or a tab that was closed left. Two tabs may send the same: harmless.
+  #adopt() {
+    const known = new Set(this.#waiting.map((entry) => entry.name));
     try {
-      for (const name of Object.keys(localStorage).filter((key) => key.startsWith(this.#prefix)).sort()) {
-        entries.push({ name, ...JSON.parse(localStorage.getItem(name)) });
+      for (const name of Object.keys(localStorage)) {
+        if (!name.startsWith(this.#prefix) || known.has(name)) continue;
+        const entry = JSON.parse(localStorage.getItem(name));
+        if (entry === null) continue; // another tab has sent it just now
+        this.#waiting.push({ ...entry, name, adopted: true });
       }
     } catch {
       this.durable = false;
     }
-    return entries;
+    if (this.#waiting.length === known.size) return;
+    // In the order in which they were given. The first may be on its way already: it stays first.
+    const first = this.#sending ? this.#waiting.splice(0, 1) : [];
+    this.#waiting.sort((one, other) => (one.name < other.name ? -1 : 1));
+    this.#waiting.unshift(...first);
+    this.#changed();
   }
 }
 
@@ -132,30 +154,4 @@ function forget(name) {
   } catch {
     // Storage is switched off: there was nothing to remove.
   }
-}
-
-// Throws where sending again later may help; otherwise the reply, whether accepted or refused.
-async function post(path, body) {
-  const response = await fetch(path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-    signal: AbortSignal.timeout(PATIENCE_MS),
-  });
-  const content = await response.json();
-  noteLogin(response.status, content.detail);
-  // 401: the login has ended. 421: another campaign is served here for now, or somebody else is
-  // logged in. 5xx: the database is busy or the disk is full.
-  if (response.status >= 500 || [401, 421].includes(response.status)) {
-    throw Object.assign(new Error(), { sentence: content.detail });
-  }
-  return { ok: response.ok, content };
-}
-
-export async function get(path) {
-  const response = await fetch(path, { signal: AbortSignal.timeout(PATIENCE_MS) });
-  const content = await response.json();
-  noteLogin(response.status, content.detail);
-  if (!response.ok) throw Object.assign(new Error(content.detail), { sentence: content.detail });
-  return content;
 }

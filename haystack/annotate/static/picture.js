@@ -1,10 +1,13 @@
-// Pictures with two highlighted segments. Everything that is slow (fetching, decoding, tracing
-// outlines) is done ahead, so that showing the next picture is two drawImage calls.
+// Pictures with two highlighted segments. What is slow (fetching, decoding, tracing outlines) is
+// done ahead, for the next questions, and off the page's thread.
 
 export const MODES = ["outline and fill", "outline", "fill", "box"];
-const COLOURS = { subject: "#56b4e9", object: "#e69f00" };
-const KEPT = 16;
-const AROUND = [...Array(12).keys()].map((step) => (step * Math.PI) / 6);
+export const COLOURS = { subject: "#56b4e9", object: "#e69f00" };
+const GROUND = "#0e0f11";
+const DARK = "#000000b8";
+const KEPT = 12; // more than are ever fetched ahead, so that the one on screen stays
+const MARGIN = 4; // CSS pixels around a picture, so that lines at its border are seen
+const TINY = 20; // CSS pixels: what is smaller gets a ring around it
 
 // Loads pictures once, keeps the latest few.
 export class Gallery {
@@ -18,9 +21,10 @@ export class Gallery {
     }
     this.#loading.delete(question.id);
     this.#loading.set(question.id, picture); // the newest last
-    for (const id of this.#loading.keys()) {
+    for (const [id, old] of this.#loading) {
       if (this.#loading.size <= KEPT) break;
       this.#loading.delete(id);
+      old.then(({ image }) => image.close(), () => {}); // its memory, now and not some time
     }
     return picture;
   }
@@ -28,191 +32,207 @@ export class Gallery {
 
 async function load(question) {
   const [image, overlay] = await Promise.all([
-    bitmap(question.image_url),
-    bitmap(question.overlay_url),
+    fetched(question.image_url).then(decode),
+    fetched(question.overlay_url).then(trace),
   ]);
+  const names = { subject: question.subject_name, object: question.object_name };
   return {
     image,
-    segments: separate(overlay, { subject: question.subject_name, object: question.object_name }),
-    layers: new Map(),
+    overlay,
+    segments: overlay.segments.map(({ role, rings, box }) => ({
+      role,
+      name: names[role],
+      path: pathOf(rings),
+      // Fractions of the picture.
+      x: box.left / overlay.width,
+      y: box.top / overlay.height,
+      w: (box.right - box.left) / overlay.width,
+      h: (box.bottom - box.top) / overlay.height,
+    })),
   };
 }
 
-async function bitmap(url) {
+async function fetched(url) {
   const response = await fetch(url);
+  if (response.status === 401) throw new Error("the login has ended");
   if (!response.ok) {
     const content = await response.json().catch(() => ({}));
-    throw Object.assign(new Error(content.detail ?? `error ${response.status}`), { final: true });
+    throw unshowable(content.detail ?? `error ${response.status}`);
   }
-  const blob = await response.blob();
-  try {
-    return await createImageBitmap(blob);
-  } catch {
-    throw Object.assign(new Error("the file is not a picture"), { final: true });
+  return response.blob();
+}
+
+function unshowable(sentence) {
+  return Object.assign(new Error(sentence), { final: true });
+}
+
+function decode(blob) {
+  return createImageBitmap(blob).catch(() => {
+    throw unshowable("the file is not a picture");
+  });
+}
+
+const asked = new Map();
+let tracer = null;
+startTracer(); // its script is on its way before the first picture is
+
+function startTracer() {
+  tracer = new Worker("/static/tracer.js", { type: "module" });
+  tracer.addEventListener("message", ({ data }) => {
+    const { resolve, reject } = asked.get(data.id);
+    asked.delete(data.id);
+    if (data.error) reject(unshowable(data.error));
+    else resolve(data);
+  });
+  tracer.addEventListener("error", () => {
+    // Its script did not arrive: with the next picture it is tried again.
+    for (const { reject } of asked.values()) reject(new Error("the masks were not traced"));
+    asked.clear();
+    tracer = null;
+  });
+}
+
+function trace(blob) {
+  if (!tracer) startTracer();
+  const id = crypto.randomUUID();
+  return new Promise((resolve, reject) => {
+    asked.set(id, { resolve, reject });
+    tracer.postMessage({ id, blob });
+  });
+}
+
+function pathOf(rings) {
+  const path = new Path2D();
+  for (const ring of rings) {
+    path.moveTo(ring[0], ring[1]);
+    for (let at = 2; at < ring.length; at += 2) path.lineTo(ring[at], ring[at + 1]);
+    path.closePath();
   }
+  return path;
 }
 
-function surface(width, height) {
-  const canvas = document.createElement("canvas");
-  canvas.width = Math.max(1, width);
-  canvas.height = Math.max(1, height);
-  return canvas;
-}
-
-// The overlay's two segments as two masks, each cut to its box; boxes are fractions of the picture.
-function separate(overlay, names) {
-  const { width, height } = overlay;
-  const context = surface(width, height).getContext("2d", { willReadFrequently: true });
-  context.drawImage(overlay, 0, 0);
-  const pixels = context.getImageData(0, 0, width, height).data;
-  const boxes = {
-    subject: { left: width, top: height, right: 0, bottom: 0 },
-    object: { left: width, top: height, right: 0, bottom: 0 },
-  };
-  const kind = (at) => (pixels[at] > pixels[at + 2] ? "object" : "subject");
-  for (let y = 0, at = 0; y < height; y++) {
-    for (let x = 0; x < width; x++, at += 4) {
-      if (pixels[at + 3] < 128) continue;
-      const box = boxes[kind(at)];
-      if (x < box.left) box.left = x;
-      if (x >= box.right) box.right = x + 1;
-      if (y < box.top) box.top = y;
-      if (y >= box.bottom) box.bottom = y + 1;
-    }
-  }
-  return Object.entries(boxes)
-    .filter(([, box]) => box.right > box.left)
-    .map(([role, box]) => {
-      const [w, h] = [box.right - box.left, box.bottom - box.top];
-      const mask = surface(w, h);
-      const target = mask.getContext("2d");
-      const cut = target.createImageData(w, h);
-      for (let y = 0, to = 3; y < h; y++) {
-        for (let x = 0; x < w; x++, to += 4) {
-          const at = ((y + box.top) * width + x + box.left) * 4;
-          if (pixels[at + 3] >= 128 && kind(at) === role) cut.data[to] = 255;
-        }
-      }
-      target.putImageData(cut, 0, 0);
-      return {
-        role,
-        name: names[role],
-        mask,
-        x: box.left / width,
-        y: box.top / height,
-        w: w / width,
-        h: h / height,
-      };
-    });
-}
-
-// Where the picture lies on a canvas of this size.
-function fit(image, width, height) {
-  const scale = Math.min(width / image.width, height / image.height);
-  const [w, h] = [Math.round(image.width * scale), Math.round(image.height * scale)];
-  return { x: Math.round((width - w) / 2), y: Math.round((height - h) / 2), w, h };
-}
-
-// Trace the masks for a canvas of this size, so that `show` has nothing left to do.
-export function trace(picture, width, height, mode, ratio) {
-  const name = `${width}x${height} ${mode}`;
-  let layer = picture.layers.get(name);
-  if (!layer) {
-    const place = fit(picture.image, width, height);
-    layer = surface(place.w, place.h);
-    const context = layer.getContext("2d");
-    for (const segment of picture.segments) paint(context, segment, place, mode, ratio);
-    label(context, picture.segments, place, ratio);
-    picture.layers.clear(); // sizes and modes that were left behind
-    picture.layers.set(name, layer);
-  }
-  return layer;
-}
-
-export function show(canvas, picture, mode, hidden) {
+/**
+ * Draw a picture and its masks.
+ *
+ * @param {HTMLCanvasElement} canvas its size is in device pixels.
+ * @param {object} picture from `Gallery`.
+ * @param {{x, y, w, h}} place where the picture lies on the canvas, in device pixels.
+ * @param {string|null} mode of MODES; null: without masks.
+ * @param {number} ratio device pixels a CSS pixel.
+ */
+export function draw(canvas, picture, place, mode, ratio) {
   const context = canvas.getContext("2d", { alpha: false });
-  const { width, height } = canvas;
-  context.fillStyle = "#0e0f11";
-  context.fillRect(0, 0, width, height);
-  const place = fit(picture.image, width, height);
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.fillStyle = GROUND;
+  context.fillRect(0, 0, canvas.width, canvas.height);
   context.imageSmoothingQuality = "high";
   context.drawImage(picture.image, place.x, place.y, place.w, place.h);
-  if (!hidden) {
-    context.drawImage(trace(picture, width, height, mode, devicePixelRatio), place.x, place.y);
+  if (mode === null) return;
+  const boxes = picture.segments.map((segment) => onCanvas(segment, place));
+  if (mode !== "box") paint(context, picture, place, mode, ratio);
+  picture.segments.forEach(({ role }, at) => {
+    if (mode === "box") frame(context, boxes[at], role, ratio);
+    if (Math.max(boxes[at].w, boxes[at].h) < TINY * ratio) ring(context, boxes[at], role, ratio);
+  });
+  label(context, picture.segments, boxes, canvas, place, ratio);
+}
+
+export function margin(ratio) {
+  return MARGIN * ratio;
+}
+
+function onCanvas({ x, y, w, h }, place) {
+  return { x: place.x + x * place.w, y: place.y + y * place.h, w: w * place.w, h: h * place.h };
+}
+
+// Dark beneath colour, so that a line is seen on bright and on dark ground. Most of the coloured line
+// lies inside its own segment: where two touch, both are seen, and each on its side. A part of it
+// is on the edge itself, for segments that are thinner than the line.
+function paint(context, { overlay, segments }, place, mode, ratio) {
+  const scale = place.w / overlay.width;
+  context.setTransform(scale, 0, 0, place.h / overlay.height, place.x, place.y);
+  context.lineJoin = "round";
+  const line = (2.25 * ratio) / scale;
+  const rim = (1.75 * ratio) / scale;
+  if (mode !== "outline") {
+    context.globalAlpha = mode === "fill" ? 0.55 : 0.2;
+    for (const { path, role } of segments) {
+      context.fillStyle = COLOURS[role];
+      context.fill(path, "evenodd");
+    }
+    context.globalAlpha = 1;
+  }
+  if (mode === "fill") {
+    context.lineWidth = rim; // what is thinner than a pixel would be lost without a line
+    for (const { path, role } of segments) {
+      context.strokeStyle = COLOURS[role];
+      context.stroke(path);
+    }
+  } else {
+    context.lineWidth = 2.4 * rim;
+    context.strokeStyle = DARK;
+    for (const { path } of segments) context.stroke(path);
+    for (const { path, role } of segments) {
+      context.strokeStyle = COLOURS[role];
+      context.lineWidth = 0.8 * rim;
+      context.stroke(path);
+      context.save();
+      context.clip(path, "evenodd");
+      context.lineWidth = 2 * line;
+      context.stroke(path);
+      context.restore();
+    }
+  }
+  context.setTransform(1, 0, 0, 1, 0, 0);
+}
+
+function frame(context, { x, y, w, h }, role, ratio) {
+  for (const [style, wide] of [[DARK, 5 * ratio], [COLOURS[role], 2.5 * ratio]]) {
+    context.strokeStyle = style;
+    context.lineWidth = wide;
+    context.strokeRect(x, y, w, h);
   }
 }
 
-function paint(context, segment, place, mode, ratio) {
-  const [x, y] = [segment.x * place.w, segment.y * place.h];
-  const [w, h] = [segment.w * place.w, segment.h * place.h];
-  const colour = COLOURS[segment.role];
-  const line = 2.5 * ratio;
-  if (mode === "box") {
-    for (const [style, wide] of [["#000000b0", line + 2 * ratio], [colour, line]]) {
-      context.strokeStyle = style;
-      context.lineWidth = wide;
-      context.strokeRect(x, y, w, h);
-    }
-    return;
-  }
-  // Room for the outline around the mask's box.
-  const margin = Math.ceil(line + 2 * ratio);
-  const pad = surface(Math.ceil(w) + 2 * margin, Math.ceil(h) + 2 * margin);
-  const draft = pad.getContext("2d");
-  const stamp = (dx, dy) => draft.drawImage(segment.mask, margin + dx, margin + dy, w, h);
-  const tint = (style) => {
-    draft.globalCompositeOperation = "source-in";
-    draft.fillStyle = style;
-    draft.fillRect(0, 0, pad.width, pad.height);
-  };
-  const commit = (alpha) => {
-    context.globalAlpha = alpha;
-    context.drawImage(pad, x - margin, y - margin);
-    context.globalAlpha = 1;
-    draft.globalCompositeOperation = "source-over";
-    draft.clearRect(0, 0, pad.width, pad.height);
-  };
-  if (mode !== "outline") {
-    stamp(0, 0);
-    tint(colour);
-    commit(mode === "fill" ? 0.55 : 0.22);
-  }
-  if (mode !== "fill") {
-    // A ring is the mask moved all around, less the mask: a dark one first, to stand out anywhere.
-    for (const [style, reach, alpha] of [["#000", line + 1.5 * ratio, 0.6], [colour, line, 1]]) {
-      for (const angle of AROUND) stamp(reach * Math.cos(angle), reach * Math.sin(angle));
-      tint(style);
-      draft.globalCompositeOperation = "destination-out";
-      stamp(0, 0);
-      commit(alpha);
-    }
+function ring(context, { x, y, w, h }, role, ratio) {
+  for (const [style, wide] of [[DARK, 4.5 * ratio], [COLOURS[role], 2 * ratio]]) {
+    context.strokeStyle = style;
+    context.lineWidth = wide;
+    context.beginPath();
+    context.arc(x + w / 2, y + h / 2, TINY * ratio, 0, 2 * Math.PI);
+    context.stroke();
   }
 }
 
 // Names beside the segments: colour is never the only sign. Of the places around a segment, a name
 // takes the one where it covers least of what must be seen.
-function label(context, segments, place, ratio) {
+function label(context, segments, boxes, canvas, place, ratio) {
   const size = Math.round(13 * ratio);
   const gap = 6 * ratio;
+  const area = cut(place, { x: 0, y: 0, w: canvas.width, h: canvas.height });
   context.font = `600 ${size}px system-ui, sans-serif`;
   context.textBaseline = "middle";
-  const boxes = segments.map(({ x, y, w, h }) => ({
-    x: x * place.w, y: y * place.h, w: w * place.w, h: h * place.h,
-  }));
   const taken = [];
   segments.forEach((segment, index) => {
+    const box = cut(boxes[index], area);
+    if (box.w <= 0 || box.h <= 0) return; // moved out of sight
     const text = segment.name.length > 40 ? `${segment.name.slice(0, 39)}…` : segment.name;
-    const w = Math.min(context.measureText(text).width + size * 1.1, place.w);
+    const w = Math.min(context.measureText(text).width + size * 1.1, canvas.width);
     const h = size * 1.6;
-    const box = boxes[index];
+    const small = Math.max(box.w, box.h) < TINY * ratio ? TINY * ratio - box.h / 2 : 0;
     const around = [
-      [box.x, box.y - h - gap],
-      [box.x, box.y + box.h + gap],
-      [box.x + box.w + gap, box.y],
-      [box.x - w - gap, box.y],
+      [box.x, box.y - h - gap - small],
+      [box.x, box.y + box.h + gap + small],
+      [box.x + box.w + gap + small, box.y],
+      [box.x - w - gap - small, box.y],
       [box.x + gap, box.y + gap],
       [box.x + box.w - w - gap, box.y + box.h - h - gap],
-    ].map(([x, y]) => ({ x: clamp(x, 0, place.w - w), y: clamp(y, 0, place.h - h), w, h }));
+    ].map(([x, y]) => ({
+      x: clamp(x, area.x, area.x + area.w - w),
+      y: clamp(y, area.y, area.y + area.h - h),
+      w,
+      h,
+    }));
     const cost = (spot) =>
       boxes.reduce((sum, other) => sum + overlap(spot, other), 0) +
       taken.reduce((sum, other) => sum + 20 * overlap(spot, other), 0);
@@ -227,12 +247,16 @@ function label(context, segments, place, ratio) {
   });
 }
 
+function cut(a, b) {
+  const [x, y] = [Math.max(a.x, b.x), Math.max(a.y, b.y)];
+  return { x, y, w: Math.min(a.x + a.w, b.x + b.w) - x, h: Math.min(a.y + a.h, b.y + b.h) - y };
+}
+
 function overlap(a, b) {
-  const w = Math.min(a.x + a.w, b.x + b.w) - Math.max(a.x, b.x);
-  const h = Math.min(a.y + a.h, b.y + b.h) - Math.max(a.y, b.y);
+  const { w, h } = cut(a, b);
   return Math.max(0, w) * Math.max(0, h);
 }
 
-function clamp(value, low, high) {
+export function clamp(value, low, high) {
   return Math.max(low, Math.min(value, Math.max(low, high)));
 }

@@ -5,6 +5,11 @@
 // (a page's own tools) stays there.
 
 const PATIENCE_MS = 10_000;
+// Sending the same again later may help: the login has ended, the service is busy, or another
+// campaign is served here or somebody else is logged in for now.
+const LATER = new Set([401, 408, 421, 425, 429]);
+// What a web server says of a path that it does not know: another program has this address now.
+const STRANGERS = new Set(["Not Found", "Method Not Allowed"]);
 
 // Lead: only who leads the campaign sees the entry. Pages that this service does not serve are
 // left out. The service itself refuses who may not; this only keeps the header calm.
@@ -72,8 +77,8 @@ export async function openShell({ target = "main", skip = "Skip to the content" 
  * @param {string} path
  * @param {{method?: string, body?: object}} options a body makes it a POST.
  * @returns {Promise<any>} the reply's content.
- * @throws {Error} with `message`, a sentence for people, and `status`: 0 without a connection, 401
- *   when the login has ended.
+ * @throws {Error} with `message`, a sentence for people; `status`, 0 without a connection, 401 when
+ *   the login has ended; and `refused`: the service itself said no, and would say so again.
  */
 export async function request(path, { body, method = body ? "POST" : "GET" } = {}) {
   let response;
@@ -85,15 +90,24 @@ export async function request(path, { body, method = body ? "POST" : "GET" } = {
       signal: AbortSignal.timeout(PATIENCE_MS),
     });
   } catch {
-    throw Object.assign(new Error("No connection."), { status: 0 });
+    throw Object.assign(new Error("No connection."), { status: 0, refused: false });
   }
-  const content = await response.json().catch(() => ({}));
-  noteLogin(response.status, content.detail);
-  if (!response.ok) {
-    const sentence = content.detail ?? `The service answered with error ${response.status}.`;
-    throw Object.assign(new Error(sentence), { status: response.status });
+  const { status } = response;
+  let content;
+  try {
+    content = await response.json();
+  } catch {
+    // The page of a proxy or of a hotel's network, or a connection that broke.
+    const message = response.ok ? "No connection." : `The service answered with error ${status}.`;
+    throw Object.assign(new Error(message), { status: response.ok ? 0 : status, refused: false });
   }
-  return content;
+  noteLogin(status, content?.detail);
+  if (response.ok) return content;
+  const said = typeof content?.detail === "string" ? content.detail : null;
+  throw Object.assign(new Error(said ?? `The service answered with error ${status}.`), {
+    status,
+    refused: said !== null && status < 500 && !LATER.has(status) && !STRANGERS.has(said),
+  });
 }
 
 /**

@@ -33,7 +33,7 @@ export class Sidebar {
   // What an answer changes, until the service counts again.
   count(predicate, verdict, by) {
     const row = this.#rows.get(predicate);
-    if (!row) return;
+    if (!row || !verdict) return;
     row[JUDGED.includes(verdict) ? verdict : "faulty"] += by;
     row.open = Math.max(0, Math.min(row.total, row.open - by));
     this.#draw();
