@@ -5,7 +5,7 @@ DEMO ?= demo-run
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format wheel clean
+.PHONY: help demo test test-all lint format wheel lock sbom image-test clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -22,10 +22,11 @@ test: $(VENV)/.dev  ## run the tests (all but the slow ones)
 test-all: $(VENV)/.dev  ## run every test
 	$(PYTEST)
 
-lint: $(VENV)/.dev  ## ruff and mypy
+lint: $(VENV)/.dev  ## ruff, mypy and hadolint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint docker/Dockerfile*
 
 format: $(VENV)/.dev  ## let ruff rewrite the code
 	$(BIN)/ruff check --fix .
@@ -33,6 +34,16 @@ format: $(VENV)/.dev  ## let ruff rewrite the code
 
 wheel: $(VENV)/.dev  ## build the wheel into dist/
 	$(BIN)/python -m build --wheel
+
+lock: $(VENV)/.image  ## resolve the packages of the images anew: docker/*.lock
+	UV=$(BIN)/uv docker/lock.sh
+
+sbom: $(VENV)/.image  ## the bills of materials of the images: dist/sbom-*.cdx.json
+	$(BIN)/python docker/sbom.py cpu dist/sbom-cpu.cdx.json
+	$(BIN)/python docker/sbom.py cuda dist/sbom-cuda.cdx.json
+
+image-test:  ## build the images and run them (docker/image_test.sh says what it needs)
+	docker/image_test.sh
 
 clean:  ## remove the virtual environment and what the demo and the build wrote
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
@@ -56,3 +67,7 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(INSTALL) '.[dev]'
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.image: $(VENV)/bin/python pyproject.toml
+	$(INSTALL) '.[image]'
+	@touch $@

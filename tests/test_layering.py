@@ -21,10 +21,10 @@ MODELS = IO | METRICS | {"models", "weights"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
+    "environment": {"errors", "files"},
     "config": {"errors"},
     "text": set(),
     "devices": {"errors"},
-    "environment": set(),
     "vocabulary": BASE,
     "scene_graph": BASE | {"vocabulary"},
     "statistics": DATA,

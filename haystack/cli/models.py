@@ -266,8 +266,24 @@ def _evaluate(args: argparse.Namespace) -> Outcome:
         args.annotations, args.predictions, replicates=args.ci, **_measuring_arguments(args)
     )
     if args.out is not None:
-        report.save(args.out)
+        report.save(args.out, run=_run_record(args))
     return Outcome(str(report), report.to_dict())
+
+
+def _run_record(args: argparse.Namespace) -> dict[str, Any]:
+    """What was asked, of which files with which checksums, and what answered."""
+    from haystack.environment import environment
+    from haystack.files import sha256_file
+    from haystack.io.datasets import BUNDLED
+
+    inputs = {
+        name: {"path": place, "sha256": sha256_file(BUNDLED.get(place, Path(place)))}
+        for name in ("annotations", "predictions", "training")
+        if (place := getattr(args, name)) is not None
+    }
+    settings = {"replicates": args.ci, **_measuring_arguments(args)}
+    del settings["training"]
+    return {"settings": settings, "inputs": inputs, "environment": environment(args.device)}
 
 
 def _compare(args: argparse.Namespace) -> Outcome:

@@ -85,9 +85,9 @@ class Report:
                 f"expected the JSON of a report ({type(error).__name__}: {error})"
             ) from error
 
-    def save(self, path: str | Path) -> None:
-        """Write :meth:`to_dict` as JSON, atomically."""
-        files.write_json(path, self.to_dict())
+    def save(self, path: str | Path, *, run: Mapping[str, Any] | None = None) -> None:
+        """Write :meth:`to_dict` as JSON, atomically; ``run`` says there how it was computed."""
+        files.write_json(path, self.to_dict() | ({} if run is None else {"run": dict(run)}))
 
     def __str__(self) -> str:
         missing = [

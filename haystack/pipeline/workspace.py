@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from haystack import files
-from haystack.environment import versions
+from haystack.environment import software
 from haystack.errors import InputError
 from haystack.io.images import ImageSource, open_source
 from haystack.pipeline import tables
@@ -117,8 +117,8 @@ class Workspace:
         return cls(root, load_config(path))
 
     def save(self) -> None:
-        """Write ``workspace.yaml``: the settings, the vocabulary in full, and versions."""
-        resolved = {"vocabulary": self.vocabulary.to_dict(), "versions": versions()}
+        """Write ``workspace.yaml``: settings, the vocabulary in full, what saved it."""
+        resolved = {"vocabulary": self.vocabulary.to_dict(), **software()}
         files.write_text(self.root / CONFIG, dump_config(self.config, resolved))
 
     @cached_property

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import yaml
 
 from haystack import files
+from haystack.environment import note_environment
 from haystack.errors import InputError
 from haystack.models.relation.files import save_relation_model
 from haystack.models.relation.frequency import FrequencyModel, count_predicates
@@ -61,7 +62,7 @@ class FrequencyConfig:
 def count_model(
     config: FrequencyConfig, dataset: SceneGraphDataset, out: str | Path | None = None
 ) -> FrequencyModel | OverlapFilter:
-    """Count the split of a data set; writes ``config.yaml`` and ``model.safetensors`` to ``out``.
+    """Count the split of a data set; writes the run's folder, if ``out`` names one.
 
     Raises:
         InputError: the split has no image, or a panoptic PNG is broken.
@@ -83,6 +84,7 @@ def count_model(
         model = OverlapFilter(model, overlap)
     if out is not None:
         folder = Path(out)
+        note_environment(folder)
         files.write_text(folder / "config.yaml", yaml.safe_dump(asdict(config), sort_keys=False))
         save_relation_model(model, folder / "model.safetensors")
     return model

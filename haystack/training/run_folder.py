@@ -3,6 +3,7 @@
 ```
 config.yaml                  the resolved configuration
 data.json                    the images, those held out by name, and a fingerprint of all labels
+environment.json             versions, commit, image and GPUs of each process that went on with it
 metrics.jsonl                rows, as they come
 checkpoints/last.safetensors weights, optimiser state, and where the run was
 checkpoints/best-N.safetensors   the best weights so far, of step N
@@ -30,6 +31,7 @@ from torch import Tensor
 
 from haystack import files
 from haystack.config import load_config
+from haystack.environment import note_environment
 from haystack.errors import InputError
 from haystack.training.config import NEUTRAL, TrainConfig
 from haystack.training.trainee import plain_tensors, save_model
@@ -82,6 +84,7 @@ class RunFolder:
                 )
             files.write_json(self.path / "data.json", data)
             text = yaml.safe_dump(asdict(config), sort_keys=False)
+            note_environment(self.path, config.device)
             files.write_text(self.path / "config.yaml", text)
             return
         stored = asdict(load_config(TrainConfig(), self.path / "config.yaml"))
@@ -105,6 +108,8 @@ class RunFolder:
             )
         for stray in self.path.glob("checkpoints/.tmp-*"):  # of a run that was killed
             stray.unlink(missing_ok=True)
+        if not self.is_finished:
+            note_environment(self.path, config.device)
 
     @property
     def is_finished(self) -> bool:

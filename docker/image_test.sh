@@ -1,0 +1,238 @@
+#!/usr/bin/env bash
+# Builds every target of the Dockerfile and runs it; the first failure ends with its exit code.
+#
+#   make image-test                       with Docker, if one answers; else with buildah
+#   ENGINE=docker docker/image_test.sh    on the base image that the Dockerfile names
+#   ENGINE=buildah docker/image_test.sh   without a daemon and without a registry: the base is made of
+#                                         Debian's packages by debootstrap. As root; needs buildah,
+#                                         debootstrap and iproute2
+#   FLAVOUR=cpu docker/image_test.sh      PyTorch without CUDA (default: cuda, which runs on a CPU too)
+#   TARGETS="runtime annotate test"       which to build and try
+#   PIP_CONF=pip.conf PIP_MOUNTS="/wheels /etc/ssl/certs"
+#                                         a mirror of the package index, a folder of wheels, a
+#                                         certificate; folders are mounted while buildah builds
+#   BUILD_ARGS="PIP_TRUST=..."            further build arguments
+#   WORK=/var/tmp/haystack-image-test     layers and results; 20 GB for cuda, 5 GB for cpu
+#   KEEP=1                                leave the images for a look
+#
+# What a buildah run does not show: python:3.11-slim as the base (a Debian 12 of the same Python
+# stands in), the GPU (docker/gpu_test.sh), and compose.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+FLAVOUR=${FLAVOUR:-cuda}
+TARGETS=${TARGETS:-runtime annotate test}
+WORK=${WORK:-/var/tmp/haystack-image-test}
+ENGINE=${ENGINE:-$(docker info >/dev/null 2>&1 && echo docker || echo buildah)}
+PIP_CONF=${PIP_CONF:-/dev/null}
+ANYBODY=23456:23456 # whoever starts a container is unknown in it
+mkdir -p "$WORK"
+results=$(mktemp -d "$WORK/results.XXXXXX")
+background=
+
+step() { printf '\n== %s\n' "$*" >&2; }
+fail() { echo "FAILED: $*" >&2 && exit 1; }
+image() { echo "localhost/haystack:$FLAVOUR-$1"; }
+
+# Buildah keeps all it makes in WORK; Docker's images are the machine's own.
+buildah() {
+  BUILDAH_ISOLATION=chroot TMPDIR=$WORK command buildah --root "$WORK/storage" --runroot "$WORK/run" \
+    --storage-driver "${STORAGE_DRIVER:-overlay}" "$@"
+}
+
+end() {
+  local status=$?
+  [ -z "$background" ] || kill -TERM -- "-$background" 2>/dev/null || true
+  if [ "$ENGINE" = buildah ]; then
+    buildah rm --all >/dev/null 2>&1 || true
+    [ -n "${KEEP:-}" ] || buildah rmi --all --force >/dev/null 2>&1 || true
+  elif [ -z "${KEEP:-}" ]; then
+    for target in $TARGETS; do docker rmi "$(image "$target")" >/dev/null 2>&1 || true; done
+  fi
+  [ -n "${KEEP:-}" ] || rm -rf "$results"
+  exit $status
+}
+trap end EXIT
+
+base_image() {
+  local name=localhost/haystack-base:bookworm container
+  if ! buildah inspect --type image "$name" >/dev/null 2>&1; then
+    debootstrap --variant=minbase --include=python3,python3-venv bookworm "$WORK/base" \
+      "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$WORK/debootstrap.log"
+    rm -rf "$WORK"/base/var/cache/apt/archives/*.deb
+    container=$(buildah from scratch)
+    buildah add --quiet "$container" "$WORK/base" / >/dev/null
+    buildah commit --quiet --rm "$container" "$name" >/dev/null
+    rm -rf "$WORK/base"
+  fi
+  echo "$name"
+}
+
+build() {
+  local target=$1 options=() argument folder
+  for argument in ${BUILD_ARGS:-}; do options+=(--build-arg "$argument"); done
+  options+=(
+    --file docker/Dockerfile --target "$target" --tag "$(image "$target")"
+    --build-arg FLAVOUR="$FLAVOUR" --build-arg COMMIT="$commit" --secret "id=pip,src=$PIP_CONF"
+  )
+  if [ "$ENGINE" = docker ]; then
+    docker build "${options[@]}" .
+    return
+  fi
+  for folder in ${PIP_MOUNTS:-}; do options+=(--volume "$folder:$folder:ro"); done
+  # Docker's format keeps SHELL and HEALTHCHECK, which the OCI's has no place for.
+  buildah build --pull=never --layers --format docker --build-arg BASE_IMAGE="$base" "${options[@]}" .
+}
+
+# CONFIG_OF IMAGE KEY: a list of the image's configuration, one word a line.
+config_of() {
+  local python='import json, sys
+value = json.load(sys.stdin)
+for key in sys.argv[1].split("."): value = value.get(key) or {}
+print(*value, sep="\n")'
+  if [ "$ENGINE" = docker ]; then
+    docker image inspect --format '{{json .Config}}' "$1" | python3 -c "$python" "$2"
+  else
+    buildah inspect --type image --format '{{json .Docker.config}}' "$1" 2>/dev/null \
+      | python3 -c "$python" "$2"
+  fi
+}
+
+# RUN_IN TARGET COMMAND...: in a new container as a user that the image does not know, with the
+# results' folder as /work; as `docker run` would, an empty entrypoint in ENTRYPOINT runs it bare.
+run_in() {
+  local target=$1 container entrypoint=()
+  shift
+  if [ "$ENGINE" = docker ]; then
+    docker run --rm --network none ${BARE:+--entrypoint ""} --user "$ANYBODY" -v "$results:/work" \
+      --read-only --tmpfs /tmp "$(image "$target")" "$@"
+    return
+  fi
+  [ -n "${BARE:-}" ] || mapfile -t entrypoint < <(config_of "$(image "$target")" Entrypoint)
+  container=$(buildah from --pull=never "$(image "$target")")
+  buildah run --user "$ANYBODY" --volume "$results:/work" "$container" -- "${entrypoint[@]}" "$@"
+  buildah rm "$container" >/dev/null
+}
+
+runtime_works() {
+  step "the image: its user, its packages, what it may not do"
+  local default
+  default=$(user_of "$(image runtime)")
+  [[ $default =~ ^[1-9][0-9]*:[1-9][0-9]*$ ]] || fail "the image's user is '$default', not a number"
+  # shellcheck disable=SC2016  # expanded in the container
+  BARE=1 run_in runtime sh -c 'test "$(id -u)" = 23456 && ! touch /opt/haystack/x 2>/dev/null' \
+    || fail "/opt/haystack can be written to"
+  BARE=1 run_in runtime python -c '
+import importlib.metadata as m, json
+print(json.dumps({d.metadata["Name"]: d.version for d in m.distributions()}))' >"$results/installed.json"
+  python3 docker/compare_installed.py "docker/requirements-$FLAVOUR.lock" "$results/installed.json"
+  run_in runtime doctor
+
+  step "a campaign on psg-mini, in a mounted folder"
+  run_in runtime train train/frequency_psg_mini --out frequency
+  local images=/opt/haystack/lib/python3.11/site-packages/haystack/data/psg_mini/images
+  run_in runtime embed campaign --config pipeline/demo source.images=$images
+  run_in runtime cluster campaign
+  run_in runtime segment campaign segment.annotations=psg-mini
+  run_in runtime score campaign score.model=frequency score.statistics=psg-mini
+  run_in runtime propose campaign propose.limit=5
+
+  step "evaluate and bench, on mounted folders"
+  run_in runtime predict psg-mini --split test --model frequency --out P.parquet
+  run_in runtime evaluate --annotations psg-mini --predictions P.parquet --out result.json
+  run_in runtime evaluate --annotations psg-mini --predictions P.parquet --out again.json
+  cmp "$results/result.json" "$results/again.json" || fail "the same question has two answers"
+  run_in runtime bench psg_mini_predcls --baseline --out bench
+  python3 - "$results" "$commit" "docker/requirements-$FLAVOUR.lock" <<'CHECK'
+import hashlib, json, pathlib, sys
+folder, commit, lock = sys.argv[1:]
+(found,) = pathlib.Path(folder, "bench").glob("*.json")
+for path in (pathlib.Path(folder, "result.json"), found):
+    content = json.loads(path.read_text())
+    environment = content.get("run", content)["environment"]
+    assert environment["commit"] == commit, (path, environment)
+    assert environment["lock_sha256"] == hashlib.sha256(open(lock, "rb").read()).hexdigest(), path
+    assert environment["base_image"], path
+CHECK
+}
+
+user_of() {
+  if [ "$ENGINE" = docker ]; then
+    docker image inspect --format '{{.Config.User}}' "$1"
+  else
+    buildah inspect --type image --format '{{.Docker.Config.User}}' "$1"
+  fi
+}
+
+annotate_works() {
+  step "the annotation service, until its health check is content"
+  [ -d "$results/campaign" ] || fail "the target annotate is tried on the campaign of the target runtime"
+  cp -r "$results/campaign" "$results/served" && mv "$results/served" "$results/work"
+  chown -R "$ANYBODY" "$results/work"
+  if [ "$ENGINE" = docker ]; then
+    local container
+    container=$(docker run --detach --user "$ANYBODY" -v "$results/work:/work" -p 127.0.0.1::8765 \
+      --read-only --tmpfs /tmp "$(image annotate)")
+    for _ in $(seq 60); do
+      [ "$(docker inspect --format '{{.State.Health.Status}}' "$container")" != healthy ] || break
+      sleep 2
+    done
+    docker logs "$container" >&2
+    [ "$(docker inspect --format '{{.State.Health.Status}}' "$container")" = healthy ] \
+      || fail "the service does not become healthy"
+    docker stop "$container" >/dev/null
+    [ "$(docker inspect --format '{{.State.ExitCode}}' "$container")" = 0 ] || fail "it ends badly"
+    docker rm "$container" >/dev/null
+    return
+  fi
+  local words health container
+  mapfile -t words < <(config_of "$(image annotate)" Entrypoint; config_of "$(image annotate)" Cmd)
+  mapfile -t health < <(config_of "$(image annotate)" Healthcheck.Test)
+  [ "${health[0]}" = CMD ] || fail "the image has no health check"
+  container=$(buildah from --pull=never "$(image annotate)")
+  export -f buildah
+  export WORK
+  # A network of its own: the port is the image's, whatever else this machine serves.
+  unshare --net bash -c 'ip link set lo up; exec sleep 900' &
+  local network=$!
+  sleep 1
+  setsid nsenter --net=/proc/$network/ns/net bash -c 'buildah "$@"' - \
+    run --user "$ANYBODY" --volume "$results/work:/work" "$container" -- "${words[@]}" \
+    >"$results/service.log" 2>&1 &
+  background=$!
+  local healthy=
+  for _ in $(seq 60); do
+    kill -0 $background 2>/dev/null || { cat "$results/service.log" >&2; fail "the service ended"; }
+    if nsenter --net=/proc/$network/ns/net bash -c 'buildah "$@"' - run --user "$ANYBODY" \
+      "$container" -- "${health[@]:1}" 2>/dev/null; then
+      healthy=1 && break
+    fi
+    sleep 2
+  done
+  cat "$results/service.log" >&2
+  [ -n "$healthy" ] || fail "the service does not become healthy"
+  kill -TERM -- -$background
+  wait $background || true
+  background=
+  kill $network
+  grep -q stopped "$results/service.log" || fail "SIGTERM does not end it: $(cat "$results/service.log")"
+}
+
+test_works() {
+  step "the fast part of the test suite, in the image"
+  mapfile -t words < <(config_of "$(image test)" Cmd)
+  run_in test "${words[@]}"
+}
+
+commit=$(git rev-parse HEAD 2>/dev/null || echo "")
+chown "$ANYBODY" "$results" 2>/dev/null || chmod 777 "$results"
+base=
+if [ "$ENGINE" = buildah ]; then
+  step "the base image"
+  base=$(base_image)
+fi
+for target in $TARGETS; do
+  step "build $target ($FLAVOUR, $ENGINE)"
+  build "$target"
+done
+for target in $TARGETS; do "${target}_works"; done
+step "all of $TARGETS ($FLAVOUR, $ENGINE) works"
