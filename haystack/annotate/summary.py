@@ -1,10 +1,13 @@
-"""What a campaign's events come to, in figures for people: yield, pace, agreement, advice."""
+"""What a campaign's events come to, in figures for people: yield, pace, agreement, advice.
+
+Everything in a summary is plain data, and None where it is undefined, so that it is JSON as it is.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +26,7 @@ from haystack.annotate.agreement import (
 )
 from haystack.annotate.records import Verdict
 from haystack.annotate.tally import Pace, Person, Stream, Tally, patterns_of
-from haystack.annotate.yields import StopAdvice, StopRule, YieldCurve, yield_curve
+from haystack.annotate.yields import Outcomes, StopRule, yield_curve
 
 ACTIVE_SECONDS = 600.0
 """Who answered within this time is at work now."""
@@ -33,6 +36,7 @@ Classes = Literal["two", "three"]
 class of its own."""
 
 _CLASSES: tuple[Classes, ...] = ("two", "three")
+_POINTS = 60  # of a curve
 _SHOWN_BY = 10  # gold questions at a time
 _PACE_NEEDS = 20  # answers of a predicate, before its own pace says how long the rest will take
 
@@ -72,6 +76,35 @@ class Share:
     trials: int
     value: float | None
     interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Needles over questions, as :class:`~haystack.annotate.yields.YieldCurve`.
+
+    Args:
+        judged: numbers of questions, ascending.
+        per_100: needles per 100 of them.
+        recent: needles per 100 of the last ``window`` of them; None where there are fewer.
+        window: see ``recent``.
+    """
+
+    judged: tuple[int, ...]
+    per_100: tuple[float, ...]
+    recent: tuple[float | None, ...]
+    window: int
+
+
+@dataclass(frozen=True)
+class Advice:
+    """As :class:`~haystack.annotate.yields.StopAdvice`; ``upper`` is None where nothing decided."""
+
+    stop: bool
+    target: float
+    judged: int
+    needles: int
+    needed: int
+    upper: float | None
 
 
 @dataclass(frozen=True)
@@ -118,8 +151,8 @@ class PredicateSummary:
     share: Share
     baseline: float | None
     rounds: tuple[RoundYield, ...]
-    curve: YieldCurve
-    advice: StopAdvice
+    curve: Curve
+    advice: Advice
     agreement: Mapping[Classes, Agreement]
     pace: float | None
     to_ask: int
@@ -208,6 +241,16 @@ class Summary:
     clock_hours_to_go: float | None
 
 
+def seen_by(summary: Summary, annotator: str) -> Summary:
+    """What an annotator may see: the totals, and of people the one who looks."""
+    own = [
+        replace(person, gold=person.own_gold, repeats=person.own_repeats)
+        for person in summary.people
+        if person.name == annotator
+    ]
+    return replace(summary, people=tuple(own), pairs=())
+
+
 class Summarizer:
     """Makes summaries; what did not change since the last one is not computed again.
 
@@ -267,7 +310,7 @@ class Summarizer:
         hours = [predicate.hours_to_go for predicate in predicates]
         hours_to_go = None if None in hours else sum(filter(None, hours))
         at_work = [person for person in people if person.active]
-        speed = sum(person.recent_pace or 0 for person in at_work)
+        speed = sum(person.recent_pace or 0.0 for person in at_work)
         left = sum(predicate.to_ask for predicate in predicates)
         return Summary(
             last_event=tally.last_event,
@@ -306,8 +349,8 @@ class Summarizer:
                 "rounds": tuple(
                     RoundYield(number, len(found), int(found.sum())) for number, found in yields
                 ),
-                "curve": yield_curve(outcomes, window=self._window),
-                "advice": self._rule.at_least(baseline).advise(newest),
+                "curve": _curve(outcomes, self._window),
+                "advice": _advice(self._rule.at_least(baseline), newest),
                 "agreement": _agreements(*patterns_of([stream])),
             }
 
@@ -349,6 +392,23 @@ def _agreement(counts: Counts, items: Counts) -> Agreement:
         fleiss_interval=_interval(bootstrap_interval(fleiss_kappa, counts[equal], items[equal])),
         fleiss_raters=raters,
         fleiss_items=int(items[equal].sum()),
+    )
+
+
+def _curve(outcomes: Outcomes, window: int) -> Curve:
+    curve = yield_curve(outcomes, window=window, points=_POINTS)
+    return Curve(
+        judged=tuple(curve.judged.tolist()),
+        per_100=tuple(curve.per_100.round(2).tolist()),
+        recent=tuple(map(_known, curve.recent.round(2).tolist())),
+        window=window,
+    )
+
+
+def _advice(rule: StopRule, outcomes: Outcomes) -> Advice:
+    said = rule.advise(outcomes)
+    return Advice(
+        said.stop, said.target, said.judged, said.needles, said.needed, _known(said.upper)
     )
 
 
