@@ -142,3 +142,42 @@ class DatasetSummary:
             figures["imbalance"] = float(seen[0] / seen[-1])
             figures["effective_predicates"] = float(np.exp(-(shares * np.log(shares)).sum()))
         return figures
+
+
+def random_yield(
+    graphs: Iterable[SceneGraph], statistics: TripletStatistics, *, min_count: int = 2
+) -> npt.NDArray[np.float64]:
+    """Share of plausible pairs that hold a predicate: the yield of asking about pairs at random.
+
+    A pair of segments is plausible for a predicate where the subject's class was seen with it, and
+    it with the object's class, at least ``min_count`` times; these are the pairs that are ever
+    proposed. Annotations that leave relations out, as PSG's do, make the share too low.
+
+    Args:
+        graphs: annotated images, such as those that ``statistics`` counts.
+        statistics: says what is plausible.
+        min_count: see above; 0 makes every pair plausible.
+
+    Returns:
+        float64 [P]; NaN where no pair is plausible.
+    """
+    seen_as_object = statistics.predicate_object.T
+    as_subject = statistics.subject_predicate >= min_count
+    as_object = seen_as_object >= min_count
+    classes, predicates = as_subject.shape
+    pairs = np.zeros(predicates, dtype=np.int64)
+    holding = np.zeros(predicates, dtype=np.int64)
+    both = (as_subject & as_object).astype(np.int64)
+    for graph in graphs:
+        labels = graph.labels
+        present = np.bincount(labels, minlength=classes)
+        # Ordered pairs, less those of a segment with itself.
+        pairs += (present @ as_subject) * (present @ as_object) - present @ both
+        rows = np.unique(graph.relations, axis=0)
+        rows = rows[(rows[:, 2] != NO_RELATION) & (rows[:, 0] != rows[:, 1])]
+        subjects, objects, predicate = labels[rows[:, 0]], labels[rows[:, 1]], rows[:, 2]
+        plausible = as_subject[subjects, predicate] & as_object[objects, predicate]
+        holding += np.bincount(predicate[plausible], minlength=predicates)
+    shares = np.full(predicates, np.nan)
+    np.divide(holding, pairs, out=shares, where=pairs > 0)
+    return shares

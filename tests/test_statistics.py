@@ -3,7 +3,7 @@ import pytest
 
 from haystack.io import read_psg
 from haystack.scene_graph import SceneGraph, Segment, as_triplets
-from haystack.statistics import DatasetSummary, TripletStatistics
+from haystack.statistics import DatasetSummary, TripletStatistics, random_yield
 
 
 def graph(labels, relations, negatives=()):
@@ -63,3 +63,37 @@ def test_long_tail_figures():
     assert figures["predicates_without_positives"] == 26
     assert figures["top_3_share"] == pytest.approx(405 / 707)
     assert np.isfinite(figures["gini"])
+
+
+@pytest.mark.parametrize("min_count", [0, 1, 2])
+def test_the_yield_of_asking_at_random_is_the_share_of_plausible_pairs(min_count):
+    rng = np.random.default_rng(4)
+    graphs = []
+    for _ in range(30):
+        labels = rng.integers(0, 4, size=rng.integers(2, 7)).tolist()
+        rows = {tuple(rng.integers(0, len(labels), 2).tolist()) for _ in range(5)}
+        graphs.append(graph(labels, [(s, o, int(rng.integers(0, 3))) for s, o in rows]))
+    statistics = TripletStatistics.from_graphs(graphs[:12], num_objects=4, num_predicates=3)
+    shares = random_yield(graphs, statistics, min_count=min_count)
+    for predicate in range(3):
+        pairs = holding = 0
+        for one in graphs:
+            held = {tuple(row) for row in one.relations.tolist()}
+            for s, subject in enumerate(one.labels):
+                for o, target in enumerate(one.labels):
+                    if (
+                        s != o
+                        and statistics.subject_predicate[subject, predicate] >= min_count
+                        and statistics.predicate_object[predicate, target] >= min_count
+                    ):
+                        pairs += 1
+                        holding += (s, o, predicate) in held
+        assert shares[predicate] == pytest.approx(holding / pairs)
+
+
+def test_no_plausible_pair_has_no_yield():
+    statistics = TripletStatistics.from_graphs([graph([0, 1], [(0, 1, 0)])], 2, 2)
+    assert np.isnan(random_yield([graph([0, 1], [])], statistics)).all()
+    assert random_yield([graph([0, 1], [])], statistics, min_count=1).tolist() == pytest.approx(
+        [0, np.nan], nan_ok=True
+    )

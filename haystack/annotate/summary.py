@@ -256,7 +256,8 @@ class Summarizer:
 
     Args:
         name_of: predicate number -> its name for people.
-        baseline: predicate number -> needles per question that random pairs would yield.
+        baseline: gives predicate number -> needles per question that random pairs would yield;
+            asked once, when it is first needed.
         rule: when to stop; its target is raised to the baseline.
         window: questions of a recent yield.
     """
@@ -265,12 +266,12 @@ class Summarizer:
         self,
         name_of: Callable[[int], str],
         *,
-        baseline: Mapping[int, float] | None = None,
+        baseline: Callable[[], Mapping[int, float]] = dict,
         rule: StopRule | None = None,
         window: int = 100,
     ) -> None:
         self._name_of = name_of
-        self._baseline = baseline or {}
+        self._baseline = baseline
         self._rule = rule or StopRule()
         self._window = window
         self._kept: dict[object, tuple[object, Any]] = {}
@@ -331,7 +332,7 @@ class Summarizer:
     def _predicate(
         self, predicate: int, stream: Stream, to_ask: int, overall: Pace
     ) -> PredicateSummary:
-        baseline = self._baseline.get(predicate)
+        baseline = self._once("baseline", None, self._baseline).get(predicate)
         pace = stream.pace.per_hour if stream.pace.answers >= _PACE_NEEDS else None
         expected = pace or overall.per_hour
 

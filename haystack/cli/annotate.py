@@ -239,6 +239,7 @@ def _run_service(args: argparse.Namespace, workspace: Workspace, store: Annotati
     from haystack.annotate.service.server import serve
     from haystack.annotate.service.site import Site
     from haystack.cli.pages import pages_of
+    from haystack.cli.yields import progress_part
     from haystack.pipeline.media import WorkspaceMedia
 
     class CampaignMedia(WorkspaceMedia):
@@ -258,7 +259,7 @@ def _run_service(args: argparse.Namespace, workspace: Workspace, store: Annotati
         names,
         annotator=args.annotator,
         site=site,
-        parts=pages_of(workspace),
+        parts=[*pages_of(workspace), progress_part(workspace, store)],
     )
     serve(app, args.port)
 

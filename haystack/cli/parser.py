@@ -27,7 +27,7 @@ from haystack.errors import HaystackError
 # Modules that declare verbs; each has ``add_verbs(verbs)``. They import nothing heavy.
 _MODULES = (
     *("demo", "stages", "status", "annotate", "annotators", "annotations", "imports"),
-    *("models", "bench", "report", "predict", "checkpoints", "weights", "doctor"),
+    *("yields", "models", "bench", "report", "predict", "checkpoints", "weights", "doctor"),
 )
 
 # No fault of the program: a full disk, a folder that only others may write, a dying one.

@@ -241,7 +241,9 @@ def test_taking_back_takes_time_and_gives_no_answer():
 
 
 def summarize(events, *, to_ask=(), gold=(), baseline=None, now=NOW, rule=None):
-    summarizer = Summarizer(("eating", "riding").__getitem__, baseline=baseline, rule=rule)
+    summarizer = Summarizer(
+        ("eating", "riding").__getitem__, baseline=lambda: baseline or {}, rule=rule
+    )
     return summarizer.summarize(counted(events), to_ask=dict(to_ask), gold=dict(gold), now=now)
 
 
