@@ -325,7 +325,10 @@ def test_a_database_that_cannot_be_used_is_worth_trying_again(app, sqlite_store)
         response = post_answer(client, question)
         assert response.status_code == 503
         assert "the annotation database cannot be used now" in detail(response)
+        with sqlite_store.database.write() as connection:
+            connection.exec_driver_sql("ALTER TABLE meta RENAME TO hidden_meta")
         assert client.get("/healthz").status_code == 503
+        assert client.get("/livez").json() == {"status": "ok"}
 
 
 def test_a_fault_of_the_service_is_a_sentence_too(app, media):

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fastapi import FastAPI
 
-from haystack.annotate.service.errors import add_errors
+from haystack import __version__
+from haystack.annotate.service.errors import REFUSALS, add_errors
 from haystack.annotate.service.guard import Guard
+from haystack.annotate.service.health import add_health
 from haystack.annotate.service.identity import Annotator
 from haystack.annotate.service.login import Door, Entrance, add_login
 from haystack.annotate.service.media import Media, add_media
-from haystack.annotate.service.messages import Health
 from haystack.annotate.service.pages import add_me, add_page, add_static
 from haystack.annotate.service.questions import Desk, add_questions
 from haystack.annotate.service.site import Site
@@ -62,11 +63,18 @@ def create_app(
             f"{len(vocabulary_names)}; give the vocabulary that the proposals were made with"
         )
     version = media_version or secrets.token_hex(8)
-    # The interactive documentation pages would load scripts from other sites.
-    app = FastAPI(title=title, docs_url=None, redoc_url=None)
-    app.state.site = site = site or Site()
-    app.state.pages = []
+    site = site or Site()
     entrance = _entrance(store, site) if site.needs_login else None
+    app = FastAPI(
+        title=title,
+        version=__version__,
+        description="Questions about relations in pictures, and the answers of annotators.",
+        docs_url=None,  # these pages would load scripts from other sites
+        redoc_url=None,
+        responses=REFUSALS,
+    )
+    app.state.site = site
+    app.state.pages = []
     local = Annotator(annotator, "lead") if entrance is None else None
     app.add_middleware(Door, local=local, entrance=entrance)
     app.add_middleware(Guard, site=site)  # added last, so it comes first
@@ -75,7 +83,7 @@ def create_app(
         add_login(app, entrance)
     add_questions(app, Desk(store, media, tuple(vocabulary_names), version, ahead))
     add_media(app, store, media, version)
-    add_health(app, store)
+    add_health(app, store.database)
     add_page(app, "/", "index.html")
     add_static(app)
     add_me(app, login=entrance is not None)
@@ -92,13 +100,3 @@ def _entrance(store: AnnotationStore, site: Site) -> Entrance:
             "and none of them has a valid token; make one with: haystack annotators add WORK NAME"
         )
     return Entrance(accounts, store.campaign, is_https=site.is_https)
-
-
-def add_health(app: FastAPI, store: AnnotationStore) -> None:
-    """Add the route that says whether the service works."""
-
-    @app.get("/healthz")
-    def get_health() -> Health:
-        """Whether the service works and reaches its database."""
-        store.event_count()
-        return Health(status="ok", schema_version=store.schema_version)

@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from haystack.annotate.service.identity import lead_only
-from haystack.annotate.service.media import media_headers
+from haystack.annotate.service.media import media_headers, picture_of
 from haystack.annotate.service.pages import add_page
 
 _CLUSTERING = Field(
@@ -174,7 +174,12 @@ def add_clusters(app: FastAPI, clusters: Clusters, *, version: str | None = None
 
         return ClusterPictures(nearest=addresses(sample.nearest), drawn=addresses(sample.drawn))
 
-    @app.get("/media/thumbnail", response_class=Response, dependencies=leads)
+    @app.get(
+        "/media/thumbnail",
+        response_class=Response,
+        dependencies=leads,
+        responses=picture_of("image/*"),
+    )
     def get_thumbnail(key: str, v: str = "") -> Response:
         """A small picture of an image of the campaign (JPEG)."""
         return Response(

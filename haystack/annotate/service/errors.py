@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 
 from haystack.annotate.records import KeyConflictError, UnknownProposalError
+from haystack.annotate.service.messages import Refusal
 from haystack.errors import ConflictError, HaystackError, InputError
 
 
@@ -30,6 +33,12 @@ class TooManyLoginsError(InputError):
 class LeadOnlyError(InputError):
     """Only a lead may do this."""
 
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": Refusal, "description": "Refused; why, in one sentence."},
+    "5XX": {"model": Refusal, "description": "It failed, and may work later: send it again."},
+}
+"""For the schema: what every route may answer instead."""
 
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "60"}}
 _STATUS: dict[type[HaystackError], int] = {

@@ -6,6 +6,7 @@ Without a login they are all that stands between such a site and the answers.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -33,11 +34,15 @@ class Guard:
         app: the application behind it.
         site: the names under which the service may be addressed, and its own origin.
         max_body: longest request body in bytes.
+        patience: how long a body may take, in seconds.
     """
 
-    def __init__(self, app: ASGIApp, *, site: Site, max_body: int = 16_384) -> None:
+    def __init__(
+        self, app: ASGIApp, *, site: Site, max_body: int = 16_384, patience: float = 20.0
+    ) -> None:
         self._app = app
         self._site = site
+        self._patience = patience
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,11 +61,15 @@ class Guard:
         headers = Headers(scope=scope)
         refusal = self._refusal(scope["method"], headers)
         if refusal is None and scope["method"] not in _SAFE_METHODS:
-            body = await self._read(headers, receive)
-            if body is None:
-                refusal = (413, f"a request may be at most {self._max_body} bytes long")
+            try:
+                body = await asyncio.wait_for(self._read(headers, receive), self._patience)
+            except asyncio.TimeoutError:
+                refusal = (408, f"a request must be sent within {self._patience:g} seconds")
             else:
-                receive = _replay(body, receive)
+                if body is None:
+                    refusal = (413, f"a request may be at most {self._max_body} bytes long")
+                else:
+                    receive = _replay(body, receive)
         if refusal is not None:
             await _refuse(send_with_headers, *refusal)
             return
@@ -75,6 +84,9 @@ class Guard:
                 "when it started, or start it with --public-url",
             )
         foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy in front might take the other one for true, and see another request.
+            return 400, "expected either Content-Length or Transfer-Encoding, got both"
         if method in _SAFE_METHODS:
             # Others may link to a page. What is fetched may claim a question, though.
             if foreign and headers.get("sec-fetch-mode") != "navigate":

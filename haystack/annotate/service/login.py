@@ -8,15 +8,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from sqlalchemy.exc import DBAPIError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from haystack.annotate.service import health
 from haystack.annotate.service.errors import LoginError, TooManyLoginsError, respond
 from haystack.annotate.service.identity import Annotator
-from haystack.annotate.service.messages import LoggedOut, LoginRequest, Refusal, Welcome
+from haystack.annotate.service.messages import LoggedOut, LoginRequest, LogoutRequest, Welcome
 from haystack.annotate.service.pages import add_page
 from haystack.annotate.store.accounts import (
     Account,
@@ -194,7 +196,9 @@ class Door:
 def _is_open(scope: Scope) -> bool:
     method, path = scope["method"], scope["path"]
     if method in ("GET", "HEAD"):
-        return path in scope["app"].state.pages or path == "/healthz" or path.startswith("/static/")
+        return (
+            path in scope["app"].state.pages or path in health.PATHS or path.startswith("/static/")
+        )
     return method == "POST" and path in _OPEN_POSTS
 
 
@@ -207,7 +211,7 @@ def add_login(app: FastAPI, entrance: Entrance) -> None:
     """Add the page and the routes by which people log in and out."""
     add_page(app, "/login", "login.html")
 
-    @app.post("/api/login", responses={401: {"model": Refusal}, 429: {"model": Refusal}})
+    @app.post("/api/login")
     def post_login(request: Request, login: LoginRequest, response: Response) -> Welcome:
         """Exchange a token for a cookie that only requests of this service's pages carry."""
         account = entrance.admit(login.token, address_of(request))
@@ -222,9 +226,30 @@ def add_login(app: FastAPI, entrance: Entrance) -> None:
         return Welcome(name=account.name, role=account.role)
 
     @app.post("/api/logout")
-    def post_logout(response: Response) -> LoggedOut:
+    def post_logout(_: LogoutRequest, response: Response) -> LoggedOut:
         """Make the browser forget the cookie. The token itself stays valid until it ends."""
         response.delete_cookie(
             entrance.cookie, secure=entrance.is_https, httponly=True, samesite="strict"
         )
         return LoggedOut()
+
+    _describe(app, entrance.cookie)
+
+
+def _describe(app: FastAPI, cookie: str) -> None:
+    """Write the ways in into the schema: the door is no dependency that FastAPI would see."""
+    write = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = write()
+        schema["components"]["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer", "description": "For scripts."},
+            "cookie": {"type": "apiKey", "in": "cookie", "name": cookie},
+        }
+        schema["security"] = [{"token": []}, {"cookie": []}]
+        for path in (*_OPEN_POSTS, *health.PATHS):
+            for operation in schema["paths"][path].values():
+                operation["security"] = []
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Response
 
@@ -58,6 +58,12 @@ class Media(Protocol):
         ...
 
 
+def picture_of(mime: str) -> dict[int | str, dict[str, Any]]:
+    """For the schema: a route that gives a picture of this type."""
+    content = {mime: {"schema": {"type": "string", "format": "binary"}}}
+    return {200: {"content": content, "description": "The picture."}}
+
+
 def add_media(app: FastAPI, store: AnnotationStore, media: Media, version: str) -> None:
     """Add the routes of pictures and overlays.
 
@@ -69,7 +75,7 @@ def add_media(app: FastAPI, store: AnnotationStore, media: Media, version: str) 
         version: of the media that are served; under another one nothing is kept by browsers.
     """
 
-    @app.get("/media/image", response_class=Response)
+    @app.get("/media/image", response_class=Response, responses=picture_of("image/*"))
     def get_image(key: str, v: str = "") -> Response:
         """The picture of an image that some proposal is about."""
         if not store.has_image(key):
@@ -77,7 +83,7 @@ def add_media(app: FastAPI, store: AnnotationStore, media: Media, version: str) 
         content, mime = media.image(key)
         return Response(content, headers=media_headers(mime, is_current=v == version))
 
-    @app.get("/media/overlay", response_class=Response)
+    @app.get("/media/overlay", response_class=Response, responses=picture_of("image/png"))
     def get_overlay(proposal: str, v: str = "") -> Response:
         """Where the subject and the object of a proposal are (palette PNG)."""
         asked = store.proposal(proposal)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from haystack.annotate.records import Verdict
@@ -131,6 +133,12 @@ class Welcome(BaseModel):
     role: Role
 
 
+class LogoutRequest(BaseModel):
+    """Who wants to go; the cookie says it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
 class LoggedOut(BaseModel):
     """Nobody is logged in any more."""
 
@@ -141,8 +149,14 @@ class Refusal(BaseModel):
     detail: str
 
 
+class Life(BaseModel):
+    """The service works."""
+
+    status: Literal["ok"]
+
+
 class Health(BaseModel):
     """The service works and reaches its database."""
 
-    status: str
+    status: Literal["ok"]
     schema_version: int

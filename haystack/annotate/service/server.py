@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import signal
 import socket
@@ -9,13 +10,18 @@ import sys
 import threading
 from collections.abc import Callable
 
+import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from haystack.annotate.service.site import Site
 from haystack.errors import InputError
 
 _PORTS_TRIED = 20
+_HEADERS_SECONDS = 20.0
+_MOST_CONNECTIONS = 800
+"""A browser keeps up to six; Linux gives a process 1024 files unless told otherwise."""
 
 
 def _announce(url: str) -> None:
@@ -40,8 +46,12 @@ def serve(app: FastAPI, port: int = 8000, *, announce: Callable[[str], None] = _
     site: Site = app.state.site
     listener = _listen(site, port)
     server = uvicorn.Server(
+        # One process, one writer: SQLite's writers take turns in it without waiting for each other.
+        # With PostgreSQL several services may run, each with a port of its own.
         uvicorn.Config(
             app,
+            http=_Punctual,
+            limit_concurrency=_MOST_CONNECTIONS,
             log_level="warning",
             access_log=False,
             # The default of 5 s would drop the connection while somebody looks at a picture.
@@ -61,6 +71,40 @@ def serve(app: FastAPI, port: int = 8000, *, announce: Callable[[str], None] = _
         if in_main_thread:
             signal.signal(signal.SIGTERM, before)
         listener.close()
+
+
+class _Punctual(H11Protocol):
+    """HTTP/1.1 that ends a connection whose request line and headers trickle in.
+
+    Without a limit, a few hundred such connections (slow loris) would shut everybody else out.
+    How long a body may take is the guard's matter.
+    """
+
+    _overdue: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self._await_headers()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _await_headers(self) -> None:
+        if self._overdue is None:
+            self._overdue = self.loop.call_later(_HEADERS_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
 
 
 def _listen(site: Site, port: int) -> socket.socket:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from haystack.annotate.store.mounts import mount_of
 from haystack.errors import InputError, MissingDependencyError
 
 try:
@@ -105,6 +106,16 @@ class Database:
                 {"image": image_id},
             )
 
+    def check(self) -> int:
+        """Ask the database for its schema version, now.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: it cannot be reached, or is none any more.
+        """
+        query = text("SELECT value FROM meta WHERE key = 'schema_version'")
+        with self.read() as connection:
+            return int(connection.execute(query).scalar_one())
+
     def close(self) -> None:
         """Give up every connection."""
         self._engine.dispose()
@@ -139,6 +150,15 @@ def _sqlite_engine(url: sqlalchemy.URL) -> Engine:
         raise InputError("expected a database file, found a folder", path=path)
     if not path.parent.is_dir():
         raise InputError("the folder of the annotation database does not exist", path=path)
+    mount = mount_of(path)
+    if mount is not None and mount.network is not None:
+        raise InputError(
+            f"expected a local disk, found {mount.network} ({mount.source}): SQLite would damage "
+            "the annotation database there; give one on a local disk (--database "
+            "/local/annotations.db), or a PostgreSQL server (--database "
+            "postgresql://USER@HOST/DATABASE)",
+            path=path,
+        )
     engine = sqlalchemy.create_engine(
         url,
         pool_size=8,

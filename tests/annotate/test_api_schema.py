@@ -1,0 +1,69 @@
+"""Requests that the API's schema allows, and some that it forbids, at a service that runs."""
+
+from __future__ import annotations
+
+import pytest
+
+schemathesis = pytest.importorskip("schemathesis", reason="needs the package schemathesis")
+pytest.importorskip("fastapi", reason="the annotation page needs FastAPI")
+
+from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from schemathesis import GenerationMode  # noqa: E402
+
+from haystack.annotate.service.site import Site  # noqa: E402
+from haystack.annotate.store.accounts import Accounts  # noqa: E402
+
+# Well-formed requests may be refused: there is no such proposal, or no such predicate.
+NOT_CHECKED = [schemathesis.checks.positive_data_acceptance]
+EXAMPLES = settings(
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture
+def token(sqlite_store, make_queue):
+    """A lead's token, in a campaign with questions."""
+    sqlite_store.load_proposals(make_queue(), round=0)
+    return Accounts(sqlite_store.database).add("lea", "lead")
+
+
+@pytest.fixture
+def schema(run_service, sqlite_store, media, token):
+    """The schema that a running service with a login gives."""
+    service = run_service(sqlite_store, media, site=Site("0.0.0.0"))
+    headers = {"Authorization": f"Bearer {token}"}
+    loaded = schemathesis.openapi.from_url(f"{service.url}openapi.json", headers=headers)
+    loaded.config.update(headers=headers)
+    return loaded
+
+
+def test_the_service_keeps_its_schema(schema):
+    tested = set()
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in GenerationMode))
+
+        @EXAMPLES
+        @given(case=cases)
+        def keeps(case):
+            case.call_and_validate(timeout=20, excluded_checks=NOT_CHECKED)
+
+        keeps()
+        tested.add(operation.label)
+    assert {"POST /api/answer", "GET /api/next", "POST /api/login", "GET /healthz"} <= tested
+
+
+def test_every_route_is_in_the_schema_with_its_refusals(schema):
+    for path, operations in schema.raw_schema["paths"].items():
+        for method, operation in operations.items():
+            where = f"{method} {path}"
+            assert operation["description"], where
+            assert {"200", "4XX", "5XX"} <= set(operation["responses"]), where
+            assert operation["responses"]["200"].get("content"), where
+    assert set(schema.raw_schema["components"]["securitySchemes"]) == {"token", "cookie"}
