@@ -136,6 +136,55 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """Questions that an annotator was handed out.
+
+    Args:
+        questions: in the order in which they are asked; nobody can tell from them which are gold
+            or repeated.
+        held: how many further ones others hold. They come free when they are not answered in time.
+        free_in: seconds until the first of those comes free; None where none is held, or where
+            questions were given.
+    """
+
+    questions: tuple[Proposal, ...]
+    held: int = 0
+    free_in: float | None = None
+
+
+@dataclass(frozen=True)
+class Dispute:
+    """A proposal that annotators answered differently, and that no lead has settled.
+
+    Args:
+        proposal: what was asked.
+        votes: (annotator, verdict), sorted by annotator; skips left out.
+        is_tied: as many said yes as said no. Otherwise the majority is its label.
+    """
+
+    proposal: Proposal
+    votes: tuple[tuple[str, Verdict], ...]
+    is_tied: bool
+
+
+@dataclass(frozen=True)
+class GoldItem:
+    """A proposal whose answer is known; annotators are measured by it.
+
+    Args:
+        proposal: the question.
+        verdict: its true answer.
+        set_by: who said so.
+        set_at: ISO 8601, UTC.
+    """
+
+    proposal: Proposal
+    verdict: Verdict
+    set_by: str
+    set_at: str
+
+
+@dataclass(frozen=True)
 class Progress:
     """How far one predicate is.
 

@@ -122,7 +122,8 @@ def _filled_store(
     """The store with the queue in it; checks that the truth is one of the same segments."""
     from haystack.annotate.records import Proposal
     from haystack.annotate.simulate import SteppingClock
-    from haystack.annotate.store.store import AnnotationStore, utc_now
+    from haystack.annotate.store.store import AnnotationStore
+    from haystack.annotate.store.times import utc_now
     from haystack.cli.truth import check_segments
     from haystack.pipeline.jobs.gather import GatherJob
     from haystack.pipeline.jobs.upstream import ALL, finished, upstream_checksums

@@ -38,7 +38,7 @@ def tokens(accounts):
 @pytest.fixture
 def open_client(sqlite_store, make_queue, media, tokens):
     """Opens a client of a service that others can reach."""
-    sqlite_store.load_proposals(make_queue(), round=0)
+    sqlite_store.load_proposals(make_queue(count=18), round=0)
 
     def add_secret(app: FastAPI):
         @app.post("/api/secret")

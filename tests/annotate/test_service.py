@@ -52,10 +52,14 @@ def detail(response):
     return response.json()["detail"]
 
 
-def test_next_gives_the_question_and_those_after_it(client):
+def ids(questions):
+    return [question["id"] for question in questions]
+
+
+def test_next_gives_the_question_and_those_after_it(client, make_queue):
     found = client.get("/api/next?predicate=0").json()
     assert found["predicate"] == EATING
-    assert [question["rank"] for question in found["questions"]] == [0, 1, 2, 3]
+    assert ids(found["questions"]) == [proposal.id for proposal in make_queue()[:4]]
     first = found["questions"][0]
     assert (first["subject_name"], first["predicate_name"], first["object_name"]) == (
         "person",
@@ -65,11 +69,11 @@ def test_next_gives_the_question_and_those_after_it(client):
     assert first["image_url"] == "/media/image?key=0.jpg&v=v1"
 
 
-def test_an_answer_is_saved_and_the_next_questions_come_back(client, sqlite_store):
+def test_an_answer_is_saved_and_the_next_questions_come_back(client, sqlite_store, make_queue):
     first, second, *_ = ask(client)
     response = post_answer(client, first, dwell_ms=640)
     assert response.status_code == 200
-    assert [question["rank"] for question in response.json()["questions"]] == [1, 2, 3, 4]
+    assert ids(response.json()["questions"]) == [proposal.id for proposal in make_queue()[1:5]]
     assert response.json()["questions"][0] == second
     (saved,) = sqlite_store.answers()
     assert (saved.verdict, saved.annotator, saved.dwell_ms) == ("correct", "ann", 640)

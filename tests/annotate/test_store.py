@@ -43,7 +43,7 @@ def test_an_answered_proposal_is_not_asked_again_by_anybody(store, make_queue):
     first, second, *_ = store.upcoming(EATING, "ann", 10)
     saved = store.answer(first.id, "correct", "ann", "k1", dwell_ms=700)
     assert (saved.proposal, saved.verdict, saved.dwell_ms) == (first, "correct", 700)
-    assert saved.created_at == "2000-01-01T00:00:00.000000Z"
+    assert saved.created_at == "2000-01-01T00:00:01.000000Z"
     assert store.next_proposal(EATING, "ann") == second
     assert store.next_proposal(EATING, "bob") == second
 

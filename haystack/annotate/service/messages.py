@@ -56,7 +56,10 @@ class UndoRequest(BaseModel):
 
 
 class Question(BaseModel):
-    """One proposal as the page shows it."""
+    """One proposal as the page shows it.
+
+    Without rank and round: they would tell gold items and repeats from the questions around them.
+    """
 
     id: str
     image_id: str
@@ -68,8 +71,6 @@ class Question(BaseModel):
     predicate_name: str = Field(description="The wording for annotators.")
     image_url: str
     overlay_url: str
-    rank: int
-    round: int
     origin: str = Field(description="Which models proposed it, ranks and scores; or empty.")
 
 
@@ -78,6 +79,12 @@ class Queue(BaseModel):
 
     predicate: int
     questions: list[Question]
+    held: int = Field(
+        default=0, description="How many further ones others hold; they may come free."
+    )
+    free_in: float | None = Field(
+        default=None, description="Seconds until the first of those comes free, if none is left."
+    )
 
 
 class Undone(BaseModel):

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query
 
-from haystack.annotate.records import Proposal
+from haystack.annotate.records import Claim, Proposal
 from haystack.annotate.service.errors import OtherAnnotatorError, OtherCampaignError
 from haystack.annotate.service.identity import Annotator, Asker
 from haystack.annotate.service.media import Media
@@ -66,13 +66,11 @@ class Desk:
             predicate_name=self.names[proposal.predicate],
             image_url=f"/media/image?{image}",
             overlay_url=f"/media/overlay?{overlay}",
-            rank=proposal.rank,
-            round=proposal.round,
             origin=proposal.origin,
         )
 
-    def queue(self, predicate: int, annotator: str) -> Queue:
-        """What an annotator is asked next about a predicate.
+    def claim(self, predicate: int, annotator: str) -> Queue:
+        """Hand out what an annotator is asked next about a predicate.
 
         Raises:
             InputError: the vocabulary has no such predicate.
@@ -82,9 +80,15 @@ class Desk:
                 f"expected a predicate below {len(self.names)}, got {predicate}; "
                 "load the page again"
             )
-        waiting = self.store.upcoming(predicate, annotator, self.ahead)
+        return self.queue(predicate, self.store.claim(predicate, annotator, self.ahead))
+
+    def queue(self, predicate: int, claim: Claim) -> Queue:
+        """What was handed out, with names and pictures."""
         return Queue(
-            predicate=predicate, questions=[self.question(proposal) for proposal in waiting]
+            predicate=predicate,
+            questions=[self.question(proposal) for proposal in claim.questions],
+            held=claim.held,
+            free_in=claim.free_in,
         )
 
     def progress(self, annotator: str) -> CampaignProgress:
@@ -124,16 +128,21 @@ def add_questions(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/next")
     def get_next(asker: Asker, predicate: Annotated[int, Query(ge=0, lt=2**31)]) -> Queue:
         """The next questions about a predicate, first one first."""
-        return desk.queue(predicate, asker.name)
+        return desk.claim(predicate, asker.name)
 
     @app.post("/api/answer")
     def post_answer(asker: Asker, answer: AnswerRequest) -> Queue:
         """Save an answer; gives the next questions about the same predicate."""
         desk.check_addressee(answer, asker)
-        saved = desk.store.answer(
-            answer.proposal_id, answer.verdict, asker.name, answer.key, answer.dwell_ms
+        saved, claim = desk.store.answer_and_claim(
+            answer.proposal_id,
+            answer.verdict,
+            asker.name,
+            answer.key,
+            answer.dwell_ms,
+            limit=desk.ahead,
         )
-        return desk.queue(saved.proposal.predicate, asker.name)
+        return desk.queue(saved.proposal.predicate, claim)
 
     @app.post("/api/undo")
     def post_undo(asker: Asker, undo: UndoRequest) -> Undone:
@@ -142,8 +151,13 @@ def add_questions(app: FastAPI, desk: Desk) -> None:
         proposal = desk.store.undo(asker.name, undo.key)
         if proposal is None:
             return Undone(undone=None, queue=None)
-        queue = desk.queue(proposal.predicate, asker.name)
+        queue = desk.claim(proposal.predicate, asker.name)
         return Undone(undone=desk.question(proposal), queue=queue)
+
+    @app.post("/api/release", status_code=204)
+    def post_release(asker: Asker) -> None:
+        """Let others have the questions that one holds, as when the page is closed."""
+        desk.store.release(asker.name)
 
     @app.get("/api/progress")
     def get_progress(asker: Asker) -> CampaignProgress:

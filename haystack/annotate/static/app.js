@@ -104,7 +104,8 @@ function presentEnd(spoken) {
     signs.notice("Fetching the next questions…");
     return;
   }
-  const next = sidebar.nextOpen(predicate);
+  const open = sidebar.nextOpen(predicate);
+  const next = open === predicate ? null : open; // what others hold is open, too
   const name = sidebar.name(predicate);
   const go = next === null ? null : {
     text: `Go on with “${sidebar.name(next)}”`,
@@ -314,6 +315,13 @@ async function fetchQueue() {
   }
 }
 
+// Others need not wait for the questions of a page that is closed. Answers that are still on their
+// way keep theirs: nobody should be asked the same meanwhile.
+function giveBack() {
+  if (outbox.size > 0) return;
+  navigator.sendBeacon("/api/release", new Blob(["{}"], { type: "application/json" }));
+}
+
 async function refreshProgress() {
   try {
     const progress = await request("/api/progress");
@@ -436,6 +444,10 @@ function wire() {
   at("next-view").addEventListener("change", () => {
     view.next = at("next-view").value;
     remember("next-view", view.next);
+  });
+  addEventListener("pagehide", giveBack);
+  addEventListener("pageshow", (event) => {
+    if (event.persisted) fetchQueue();
   });
   addEventListener("beforeunload", (event) => {
     if (outbox.size > 0 && !outbox.durable) event.preventDefault();

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from haystack.annotate.store.database import Database
 from haystack.annotate.store.schema import annotators
-from haystack.annotate.store.store import utc_now
+from haystack.annotate.store.times import utc_now
 from haystack.errors import InputError
 
 # These follow the imports above, which explain a missing SQLAlchemy.

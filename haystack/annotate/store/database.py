@@ -98,12 +98,20 @@ class Database:
                 connection.execute(text(f"SELECT {lock}(hashtext('haystack'))"))
                 yield connection
 
-    def lock_image(self, connection: Connection, image_id: str) -> None:
-        """Let writers of one image take turns, so each sees the events of the one before."""
+    def take_turns(self, connection: Connection, kind: str, name: str) -> None:
+        """Let writers of one thing take turns, so that each sees the events of the one before.
+
+        Whoever needs two takes ``annotator`` before ``image``, or two could wait for each other.
+
+        Args:
+            connection: a writing transaction; the turn ends with it.
+            kind: ``annotator`` or ``image``.
+            name: of the annotator, or the image's id.
+        """
         if not self.is_sqlite:
             connection.execute(
-                text("SELECT pg_advisory_xact_lock(hashtext('haystack'), hashtext(:image))"),
-                {"image": image_id},
+                text("SELECT pg_advisory_xact_lock(hashtext(:kind), hashtext(:name))"),
+                {"kind": kind, "name": name},
             )
 
     def check(self) -> int:

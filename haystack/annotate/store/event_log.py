@@ -29,6 +29,7 @@ from haystack.annotate.store.schema import (
     segment_faults,
     wordings,
 )
+from haystack.annotate.store.tallies import recount
 from haystack.errors import InputError
 
 # These follow the imports above, which explain a missing SQLAlchemy.
@@ -169,6 +170,7 @@ def enter(database: Database, records: Iterable[Record]) -> int:
             iterator = iter(records)
             while batch := list(islice(iterator, _BATCH)):
                 count += _enter_batch(connection, batch)
+            recount(connection)
             _continue_numbers(connection)
     except IntegrityError as error:
         reason = str(error.orig).strip().splitlines()[0]

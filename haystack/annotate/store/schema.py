@@ -3,7 +3,7 @@
 Events are the truth and are only ever appended. ``current_answers`` and ``faulty_segments`` are
 views over them. ``proposals.is_open`` is the one derived value that is stored, because the queue
 of half a million proposals must be read in milliseconds; it is always recomputed from the events
-(see ``AnnotationStore._reopen``), never counted up or down.
+(see ``Queue.reopen``). ``tallies`` are counts that a change brings up to date by what it changed.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ proposals = Table(
     Column("is_open", Boolean),
     Column("origin", Text),
     Column("copies", Integer),
+    Column("breaks_ties", Boolean),
 )
 events = Table(
     "events",
@@ -83,6 +84,7 @@ leases = Table(
     Column("proposal_id", Text, primary_key=True),
     Column("annotator", Text, primary_key=True),
     Column("purpose", Text),
+    Column("position", BigInteger),
     Column("expires_at", Float),
 )
 gold = Table(
@@ -132,6 +134,14 @@ rounds = Table(
     Column("proposals", Integer),
     Column("notes", Text),
 )
+tallies = Table(
+    "tallies",
+    tables,
+    Column("predicate", Integer, primary_key=True),
+    Column("annotator", Text, primary_key=True),
+    *(Column(name, Integer) for name in ("total", "open", "seen_open")),
+    *(Column(name, Integer) for name in ("correct", "incorrect", "no_relation", "skip", "faulty")),
+)
 
 views = MetaData()
 current_answers = Table("current_answers", views, *(Column(c.name, c.type) for c in events.columns))
@@ -160,6 +170,28 @@ _SPELLINGS = {
         "double": "DOUBLE PRECISION",
     },
 }
+
+RECOUNT = (
+    "DELETE FROM tallies",
+    """INSERT INTO tallies
+        SELECT p.predicate, '', COUNT(*), SUM(CASE WHEN p.is_open THEN 1 ELSE 0 END),
+            0, 0, 0, 0, 0, 0
+        FROM proposals p
+        WHERE p.is_queued
+        OR EXISTS (SELECT 1 FROM current_answers answer WHERE answer.proposal_id = p.id)
+        GROUP BY p.predicate""",
+    """INSERT INTO tallies
+        SELECT p.predicate, answer.annotator, 0, 0,
+            SUM(CASE WHEN p.is_open THEN 1 ELSE 0 END),
+            SUM(CASE WHEN answer.verdict = 'correct' THEN 1 ELSE 0 END),
+            SUM(CASE WHEN answer.verdict = 'incorrect' THEN 1 ELSE 0 END),
+            SUM(CASE WHEN answer.verdict = 'no_relation' THEN 1 ELSE 0 END),
+            SUM(CASE WHEN answer.verdict = 'skip' THEN 1 ELSE 0 END),
+            SUM(CASE WHEN answer.verdict LIKE '%_faulty' THEN 1 ELSE 0 END)
+        FROM current_answers answer JOIN proposals p ON p.id = answer.proposal_id
+        GROUP BY p.predicate, answer.annotator""",
+)
+"""Fills ``tallies`` from the events; its columns follow migration 3."""
 
 _PURPOSES = "('label', 'gold', 'repeat', 'adjudication')"
 
@@ -258,18 +290,21 @@ MIGRATIONS: tuple[Migration, ...] = (
         3,
         (
             "ALTER TABLE proposals ADD COLUMN copies INTEGER NOT NULL DEFAULT 1",
+            "ALTER TABLE proposals ADD COLUMN breaks_ties BOOLEAN NOT NULL DEFAULT FALSE",
             "ALTER TABLE events ADD COLUMN purpose TEXT NOT NULL DEFAULT 'label' "
             f"CHECK (purpose IN {_PURPOSES})",
             "CREATE INDEX events_by_round ON events (round, id)",
-            # A row is the promise that nobody else is asked this question until it expires.
+            # A row is the promise that nobody else is asked this question until it expires. It
+            # also remembers why it was asked, which the one who is asked must not be told.
             f"""CREATE TABLE leases (
                 proposal_id TEXT NOT NULL REFERENCES proposals (id),
                 annotator TEXT NOT NULL,
                 purpose TEXT NOT NULL CHECK (purpose IN {_PURPOSES}),
+                position BIGINT NOT NULL,
                 expires_at {{double}} NOT NULL,
                 PRIMARY KEY (proposal_id, annotator)
             )""",
-            "CREATE INDEX leases_by_annotator ON leases (annotator, expires_at)",
+            "CREATE INDEX leases_by_annotator ON leases (annotator, position)",
             """CREATE TABLE gold (
                 proposal_id TEXT PRIMARY KEY REFERENCES proposals (id),
                 verdict TEXT NOT NULL,
@@ -312,9 +347,25 @@ MIGRATIONS: tuple[Migration, ...] = (
                 proposals INTEGER NOT NULL,
                 notes TEXT NOT NULL
             )""",
+            # What an annotator's events made of a predicate's counts; a queue that is loaded
+            # counts for ''. In rows of their own, annotators do not wait for each other.
+            """CREATE TABLE tallies (
+                predicate INTEGER NOT NULL,
+                annotator TEXT NOT NULL,
+                total INTEGER NOT NULL,
+                open INTEGER NOT NULL,
+                seen_open INTEGER NOT NULL,
+                correct INTEGER NOT NULL,
+                incorrect INTEGER NOT NULL,
+                no_relation INTEGER NOT NULL,
+                skip INTEGER NOT NULL,
+                faulty INTEGER NOT NULL,
+                PRIMARY KEY (predicate, annotator)
+            )""",
             "DROP VIEW faulty_segments",
             "DROP VIEW current_answers",
             *_VIEWS_OF_3,
+            *RECOUNT,
         ),
     ),
 )

@@ -2,67 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from haystack.annotate.records import (
-    VERDICTS,
     Answer,
-    KeyConflictError,
+    Claim,
+    Dispute,
+    GoldItem,
     Progress,
     Proposal,
-    UnknownProposalError,
+    Purpose,
     Verdict,
 )
+from haystack.annotate.settings import QueueSettings
 from haystack.annotate.store.database import Database
-from haystack.annotate.store.schema import (
-    current_answers,
-    events,
-    faulty_segments,
-    meta,
-    proposals,
-    segment_faults,
+from haystack.annotate.store.events import Events, check_names
+from haystack.annotate.store.gold import Gold, read_gold
+from haystack.annotate.store.leases import Leases, claimable
+from haystack.annotate.store.queue import Queue
+from haystack.annotate.store.reading import (
+    read_answers,
+    read_disputes,
+    read_faulty_segments,
+    read_measurements,
 )
-from haystack.errors import InputError
+from haystack.annotate.store.rows import find_proposal, to_proposal
+from haystack.annotate.store.schema import events, proposals
+from haystack.annotate.store.tallies import Tallies, read_progress
+from haystack.annotate.store.times import timestamp, utc_now
 
-# These follow the import above, which explains a missing SQLAlchemy.
-from sqlalchemy import (  # isort: skip
-    ColumnElement,
-    Connection,
-    Integer,
-    Row,
-    Select,
-    Table,
-    and_,
-    case,
-    cast,
-    exists,
-    false,
-    func,
-    or_,
-    select,
-    true,
-    update,
-)
+# These follow the imports above, which explain a missing SQLAlchemy.
+from sqlalchemy import exists, func, select  # isort: skip
 from sqlalchemy.dialects import postgresql, sqlite  # isort: skip
 
-_KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_LONGEST_NAME = 200
-_LOAD_BATCH = 5_000
-_AS_ASKED = ("score", "rank", "round", "origin")
-"""Later queues change these of a proposal; an event keeps what they were."""
-_FAULTS = {"subject_faulty": "subject", "object_faulty": "object"}
-
-
-def utc_now() -> datetime:
-    """The time now, in UTC."""
-    return datetime.now(timezone.utc)
+_CLAIM_TRIES = 20
+_CLAIM_PAUSE_SECONDS = 0.02
 
 
 class AnnotationStore:
@@ -70,21 +49,36 @@ class AnnotationStore:
 
     Answers are events that are only appended; undoing appends an event too. When a method that
     writes has returned, what it wrote survives the process being killed. Any number of threads
-    may use one store; any number of processes may open the same database.
+    may use one store; any number of processes may open the same database, with the same settings.
 
     Args:
         location: a file path (SQLite, made when it does not exist) or a ``postgresql://`` URL.
-        clock: gives the time of an event; only recorded, never used to order events.
+        clock: gives the time of an event, which never orders events, and of the end of a lease.
+        settings: how questions are shared out.
+        draw: gives a number of at least 0 and below 1; decides when gold and repeats are mixed in.
 
     Raises:
         InputError: the database is damaged, belongs to something else or to a newer Haystack.
         MissingDependencyError: SQLAlchemy, or for PostgreSQL psycopg, is not installed.
     """
 
-    def __init__(self, location: str | Path, *, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self,
+        location: str | Path,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        settings: QueueSettings | None = None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
         self._database = Database(location)
         self._clock = clock
-        self._insert = sqlite.insert if self._database.is_sqlite else postgresql.insert
+        settings = settings or QueueSettings()
+        insert = sqlite.insert if self._database.is_sqlite else postgresql.insert
+        self._queue = Queue(self._database, insert, clock, settings)
+        self._leases = Leases(insert, clock, settings, draw)
+        tallies = Tallies(insert)
+        self._events = Events(self._database, insert, clock, self._queue, self._leases, tallies)
+        self._gold = Gold(insert, self._queue, tallies)
 
     def __enter__(self) -> AnnotationStore:
         return self
@@ -118,15 +112,17 @@ class AnnotationStore:
 
     # ------------------------------------------------------------------ the queue
 
-    def load_proposals(self, rows: Iterable[Proposal], round: int) -> int:
-        """Make ``rows`` the queue; every answer given so far stays.
+    def load_proposals(self, rows: Iterable[Proposal], round: int, notes: str = "") -> int:
+        """Make ``rows`` the queue; every answer given so far stays, and every lease.
 
         Loading the same queue again changes nothing. A proposal of an earlier queue that is not
-        among ``rows`` is not asked any more; one that was answered is not asked again.
+        among ``rows`` is not asked any more, except of those who have it on their screens; one
+        that was answered is not asked again.
 
         Args:
             rows: the whole queue, of all predicates.
             round: the round of proposals it belongs to; recorded with every row.
+            notes: kept with the round.
 
         Returns:
             The number of rows.
@@ -135,54 +131,53 @@ class AnnotationStore:
             InputError: a question is asked twice in ``rows``, or an image was answered on other
                 segments than it has now; nothing was changed then.
         """
-        values: dict[str, dict[str, Any]] = {}
-        digest = hashlib.sha256()
-        for row in rows:
-            content = _values(row) | {"round": round}
-            if values.setdefault(content["id"], content) is not content:
-                raise InputError(
-                    f"subject {row.subject}, object {row.object}, predicate {row.predicate} is "
-                    "in the queue twice; propose each question once",
-                    record=f"image {row.image_id}",
-                )
-            digest.update(repr(list(content.values())).encode())
-        statement = self._insert(proposals)
-        replaced = ("image_key", "cluster", "segments", "is_queued", *_AS_ASKED)
-        statement = statement.on_conflict_do_update(
-            index_elements=["id"], set_={name: statement.excluded[name] for name in replaced}
-        )
-        batch = [content | {"is_queued": True, "is_open": False} for content in values.values()]
-        with self._database.write(exclusive=True) as connection:
-            if self._is_loaded(connection, digest.hexdigest()):
-                return len(batch)
-            self._refuse_other_segments(connection, values.values())
-            connection.execute(update(proposals).values(is_queued=False))
-            for start in range(0, len(batch), _LOAD_BATCH):
-                connection.execute(statement, batch[start : start + _LOAD_BATCH])
-            self._reopen(connection)
-        return len(batch)
+        return self._queue.load(rows, round, notes)
+
+    def claim(self, predicate: int, annotator: str, limit: int) -> Claim:
+        """Hand out the next questions about a predicate, and keep them from others for a while.
+
+        Questions that the annotator holds already come first, in the same order as before, and
+        their time starts anew. Not handed out are proposals that this annotator answered, those
+        that enough others answered or hold, and those that use a segment which is known to be
+        faulty. Gold items and repeats are mixed in as the settings say.
+
+        Args:
+            predicate: what they are about; the annotator gives up those about others.
+            annotator: who asks.
+            limit: at most so many.
+
+        Raises:
+            InputError: a malformed annotator.
+        """
+        check_names(annotator)
+        for _ in range(_CLAIM_TRIES):
+            with self._database.write() as connection:
+                self._database.take_turns(connection, "annotator", annotator)
+                claim = self._leases.claim(connection, predicate, annotator, limit)
+            if claim.free_in != 0:
+                break
+            # Nobody holds a lease on what is left, but others were about to: that soon passes.
+            time.sleep(_CLAIM_PAUSE_SECONDS)
+        return claim
+
+    def release(self, annotator: str) -> None:
+        """Give up whatever this annotator holds, as when the page is closed."""
+        check_names(annotator)
+        with self._database.write() as connection:
+            self._database.take_turns(connection, "annotator", annotator)
+            self._leases.release(connection, annotator)
 
     def upcoming(self, predicate: int, annotator: str, limit: int) -> list[Proposal]:
-        """The next questions about ``predicate`` for ``annotator``, at most ``limit``, in order.
+        """What this annotator could be asked about ``predicate``, by rank; nothing is handed out.
 
-        Left out are those that anybody answered (a skip counts for the one who skipped), and
-        those that use a segment which is known to be faulty.
+        Leases, gold and repeats aside, these are the questions that :meth:`claim` hands out.
         """
-        own = exists().where(
-            current_answers.c.proposal_id == proposals.c.id,
-            current_answers.c.annotator == annotator,
-        )
-        query = (
-            select(proposals)
-            .where(proposals.c.predicate == predicate, proposals.c.is_open, ~own)
-            .order_by(proposals.c.rank, proposals.c.id)
-            .limit(limit)
-        )
+        query = claimable(predicate, annotator, ()).limit(limit)
         with self._database.read() as connection:
-            return [_proposal(row) for row in connection.execute(query)]
+            return [to_proposal(row) for row in connection.execute(query)]
 
     def next_proposal(self, predicate: int, annotator: str) -> Proposal | None:
-        """The next question about ``predicate`` for ``annotator``; None when there is none."""
+        """The first of :meth:`upcoming`; None when there is none."""
         return next(iter(self.upcoming(predicate, annotator, 1)), None)
 
     def proposal(self, proposal_id: str) -> Proposal:
@@ -192,7 +187,7 @@ class AnnotationStore:
             UnknownProposalError: there is none.
         """
         with self._database.read() as connection:
-            return self._find(connection, proposal_id)
+            return find_proposal(connection, proposal_id)
 
     def has_image(self, image_key: str) -> bool:
         """Whether any proposal is about the image with this key."""
@@ -215,7 +210,7 @@ class AnnotationStore:
         """Save an answer; when this returns, it is on the disk.
 
         A later answer of the same annotator to the same proposal replaces this one. An answer to
-        a proposal that has left the queue meanwhile is saved as well.
+        a proposal that has left the queue meanwhile, or whose lease has ended, is saved as well.
 
         Args:
             proposal_id: :attr:`Proposal.id` of the question.
@@ -229,281 +224,140 @@ class AnnotationStore:
             KeyConflictError: the key already stands for another event.
             InputError: an unknown verdict, or a malformed key, annotator or time.
         """
-        if verdict not in VERDICTS:
-            raise InputError(f"expected a verdict of {', '.join(VERDICTS)}, got {verdict!r}")
-        if dwell_ms is not None and not 0 <= dwell_ms < 2**31:
-            raise InputError(f"expected dwell_ms to be 0 or more milliseconds, got {dwell_ms}")
-        _check_names(annotator, key)
-        content = {"proposal_id": proposal_id, "annotator": annotator, "verdict": verdict}
         with self._database.write() as connection:
-            asked = self._find(connection, proposal_id)
-            self._database.lock_image(connection, asked.image_id)
-            event_id = self._append(connection, key, asked, **content, dwell_ms=dwell_ms)
-            saved = connection.execute(_answers_from(events).where(events.c.key == key)).one()
-            if event_id is None:
-                _check_replay(saved, content)
-            else:
-                if verdict in _FAULTS:
-                    segment = getattr(asked, _FAULTS[verdict])
-                    fault = {"event_id": event_id, "image_id": asked.image_id, "segment": segment}
-                    connection.execute(segment_faults.insert(), fault)
-                self._reopen(connection, asked.image_id)
-        return _answer(saved)
+            return self._events.answer(connection, proposal_id, verdict, annotator, key, dwell_ms)
 
-    def undo(self, annotator: str, key: str | None = None) -> Proposal | None:
+    def answer_and_claim(
+        self,
+        proposal_id: str,
+        verdict: Verdict,
+        annotator: str,
+        key: str,
+        dwell_ms: int | None = None,
+        *,
+        limit: int,
+    ) -> tuple[Answer, Claim]:
+        """Save an answer and hand out the next questions, in one transaction.
+
+        Raises as :meth:`answer` does; see :meth:`claim` for what is handed out.
+        """
+        with self._database.write() as connection:
+            saved = self._events.answer(connection, proposal_id, verdict, annotator, key, dwell_ms)
+            predicate = saved.proposal.predicate
+            claim = self._leases.claim(connection, predicate, annotator, limit)
+        if claim.free_in == 0:
+            claim = self.claim(predicate, annotator, limit)
+        return saved, claim
+
+    def undo(
+        self,
+        annotator: str,
+        key: str | None = None,
+        *,
+        purposes: Collection[Purpose] = ("label", "gold", "repeat"),
+    ) -> Proposal | None:
         """Retract the annotator's latest answer that still counts; can be repeated without end.
 
         Args:
             annotator: whose answer.
             key: idempotency key; undoing again under it retracts nothing more.
+            purposes: which answers; ``("adjudication",)`` for a lead's decisions.
 
         Returns:
-            The proposal that is open again (unless others answered it or its segment is faulty);
-            None when there is nothing left to undo.
+            The proposal that the annotator is asked again; None when nothing is left to undo.
 
         Raises:
             KeyConflictError: the key already stands for another event.
             InputError: a malformed key or annotator.
         """
-        _check_names(annotator, key)
-        while True:
-            with self._database.write() as connection:
-                replay = (
-                    key
-                    and connection.execute(select(events).where(events.c.key == key)).one_or_none()
-                )
-                if replay:
-                    _check_replay(replay, {"annotator": annotator, "verdict": "undo"})
-                    return self._find(connection, replay.proposal_id)
-                last = connection.execute(_latest_of(annotator)).one_or_none()
-                if last is None:
-                    return None
-                asked = self._find(connection, last.proposal_id)
-                self._database.lock_image(connection, asked.image_id)
-                done = self._append(
-                    connection,
-                    key or f"undo/{last.id}",  # "/": no key from outside looks like it
-                    asked,
-                    proposal_id=asked.id,
-                    annotator=annotator,
-                    verdict="undo",
-                    retracts=last.id,
-                    dwell_ms=None,
-                )
-                if done is not None:
-                    self._reopen(connection, asked.image_id)
-                    return asked
-            # Somebody else undid the same answer at the same moment: look for the one before it.
+        with self._database.write() as connection:
+            return self._events.undo(connection, annotator, key, purposes)
+
+    def adjudicate(self, proposal_id: str, verdict: Verdict, lead: str, key: str) -> Answer:
+        """Settle what a proposal's label is, whatever annotators said; nobody is asked it again.
+
+        Args:
+            proposal_id: of a proposal that somebody answered.
+            verdict: any but ``skip``.
+            lead: who decides.
+            key: idempotency key.
+
+        Raises:
+            UnknownProposalError: there is no such proposal.
+            KeyConflictError: the key already stands for another event.
+            InputError: nobody answered it, an unknown verdict, or a malformed key or name.
+        """
+        with self._database.write() as connection:
+            return self._events.adjudicate(connection, proposal_id, verdict, lead, key)
 
     def event_count(self) -> int:
         """The number of events, undone ones and undos included."""
         with self._database.read() as connection:
             return connection.execute(select(func.count()).select_from(events)).scalar_one()
 
+    # ------------------------------------------------------------------ gold items
+
+    def set_gold(self, verdicts: Mapping[str, Verdict], lead: str) -> None:
+        """Make proposals gold items: they are asked to measure annotators, not to be labelled.
+
+        Answers that they have already stay labels.
+
+        Args:
+            verdicts: proposal id -> its true answer; replaces what it was before.
+            lead: who says so.
+
+        Raises:
+            UnknownProposalError: there is no such proposal; none was set then.
+            InputError: a verdict that is none, or ``skip``.
+        """
+        with self._database.write() as connection:
+            self._gold.set(connection, verdicts, lead, timestamp(self._clock()))
+
+    def remove_gold(self, proposal_id: str, lead: str) -> None:
+        """Make a gold item a proposal like any other; nothing happens where it is none.
+
+        Raises:
+            UnknownProposalError: there is no such proposal.
+        """
+        with self._database.write() as connection:
+            self._gold.remove(connection, proposal_id, lead)
+
+    def gold_items(self) -> list[GoldItem]:
+        """Every gold item, by the id of its proposal."""
+        with self._database.read() as connection:
+            return read_gold(connection)
+
     # ------------------------------------------------------------------ what is known
 
     def answers(self) -> Iterator[Answer]:
-        """Every annotator's current answer to every proposal.
+        """Every annotator's current answer to every proposal, and leads' adjudications.
 
         Ordered by image id, subject, object, predicate and annotator, so that the order does not
         depend on who answered first, nor on the database.
         """
         with self._database.read() as connection:
-            rows = [_answer(row) for row in connection.execute(_answers_from(current_answers))]
-        rows.sort(
-            key=lambda answer: (
-                answer.proposal.image_id,
-                answer.proposal.subject,
-                answer.proposal.object,
-                answer.proposal.predicate,
-                answer.annotator,
-            )
-        )
-        return iter(rows)
+            return iter(read_answers(connection))
+
+    def measurements(self) -> list[Answer]:
+        """Answers to gold items and repeats, which are no labels, first one first."""
+        with self._database.read() as connection:
+            return read_measurements(connection)
+
+    def disagreements(self, limit: int | None = None) -> list[Dispute]:
+        """Proposals that some affirm and some deny, and that no lead has settled; ties first."""
+        with self._database.read() as connection:
+            return read_disputes(connection, limit)
 
     def faulty_segments(self) -> set[tuple[str, int]]:
         """(image id, segment index) of every segment that an answer calls faulty."""
-        query = select(faulty_segments.c.image_id, faulty_segments.c.segment)
         with self._database.read() as connection:
-            return {(row.image_id, row.segment) for row in connection.execute(query)}
+            return read_faulty_segments(connection)
 
     def progress(self, annotator: str | None = None) -> dict[int, Progress]:
-        """Counts per predicate, in the order of the predicates.
+        """Counts per predicate, in the order of the predicates; costs the same at any size.
 
         Args:
-            annotator: leave what this annotator skipped out of ``open``.
+            annotator: leave what this annotator answered or skipped out of ``open``.
         """
-        answered = exists().where(current_answers.c.proposal_id == proposals.c.id)
-        totals = (
-            select(
-                proposals.c.predicate,
-                func.count().label("total"),
-                func.sum(cast(proposals.c.is_open, Integer)).label("open"),
-            )
-            .where(or_(proposals.c.is_queued, answered))
-            .group_by(proposals.c.predicate)
-            .order_by(proposals.c.predicate)
-        )
-        skipped_here = func.sum(
-            case((and_(proposals.c.is_open, current_answers.c.annotator == annotator), 1), else_=0)
-        )
-        verdicts = (
-            select(
-                proposals.c.predicate,
-                current_answers.c.verdict,
-                func.count().label("count"),
-                skipped_here.label("skipped_here"),
-            )
-            .join(proposals, proposals.c.id == current_answers.c.proposal_id)
-            .group_by(proposals.c.predicate, current_answers.c.verdict)
-        )
         with self._database.read() as connection:
-            counts = {
-                row.predicate: {"total": row.total, "open": row.open}
-                for row in connection.execute(totals)
-            }
-            for row in connection.execute(verdicts):
-                count = counts[row.predicate]
-                name = "faulty" if row.verdict in _FAULTS else row.verdict
-                count[name] = count.get(name, 0) + row.count
-                count["open"] -= row.skipped_here
-        return {predicate: Progress(predicate, **count) for predicate, count in counts.items()}
-
-    # ------------------------------------------------------------------ inside a transaction
-
-    def _is_loaded(self, connection: Connection, digest: str) -> bool:
-        """Whether the queue with this digest is the one that is loaded; remembers it if not."""
-        remember = (
-            self._insert(meta)
-            .values(key="queue", value=digest)
-            .on_conflict_do_update(
-                index_elements=["key"], set_={"value": digest}, where=meta.c.value != digest
-            )
-            .returning(meta.c.key)
-        )
-        return connection.execute(remember).scalar_one_or_none() is None
-
-    def _find(self, connection: Connection, proposal_id: str) -> Proposal:
-        query = select(proposals).where(proposals.c.id == proposal_id)
-        row = None if "\0" in proposal_id else connection.execute(query).one_or_none()
-        if row is None:
-            raise UnknownProposalError(
-                f"there is no proposal {proposal_id!r} here; was another queue loaded meanwhile?"
-            )
-        return _proposal(row)
-
-    def _append(
-        self, connection: Connection, key: str, asked: Proposal, **content: object
-    ) -> int | None:
-        """Append an event; None if the key, or the retraction of that answer, exists already."""
-        moment = self._clock().astimezone(timezone.utc)
-        statement = (
-            self._insert(events)
-            .values(
-                **content,
-                key=key,
-                created_at=moment.isoformat(timespec="microseconds").replace("+00:00", "Z"),
-                **{name: getattr(asked, name) for name in _AS_ASKED},
-            )
-            .on_conflict_do_nothing()
-            .returning(events.c.id)
-        )
-        return connection.execute(statement).scalar_one_or_none()
-
-    def _refuse_other_segments(
-        self, connection: Connection, rows: Iterable[Mapping[str, Any]]
-    ) -> None:
-        """An answer about positions must not be read as one about other segments."""
-        now = {row["image_id"]: row["segments"] for row in rows}
-        answered = exists().where(current_answers.c.proposal_id == proposals.c.id)
-        query = select(proposals.c.image_id, proposals.c.segments).where(answered).distinct()
-        for image_id, then in connection.execute(query.order_by(proposals.c.image_id)):
-            if now.get(image_id, then) != then:
-                raise InputError(
-                    "it was answered on other segments than it has now; segment as before, or use "
-                    "a new database for the new segmentation",
-                    path=self._database.name,
-                    record=f"image {image_id}",
-                )
-
-    def _reopen(self, connection: Connection, image_id: str | None = None) -> None:
-        """Recompute ``is_open`` from the events, for one image or for all."""
-        answered = exists().where(
-            current_answers.c.proposal_id == proposals.c.id, current_answers.c.verdict != "skip"
-        )
-        faulty = exists().where(
-            faulty_segments.c.image_id == proposals.c.image_id,
-            faulty_segments.c.segment.in_((proposals.c.subject, proposals.c.object)),
-        )
-        is_open = and_(proposals.c.is_queued, ~answered, ~faulty)
-        scope: ColumnElement[bool] = (
-            true() if image_id is None else proposals.c.image_id == image_id
-        )
-        for state, holds in ((true(), is_open), (false(), ~is_open)):
-            connection.execute(
-                update(proposals)
-                .where(scope, proposals.c.is_open != state, holds)
-                .values(is_open=state)
-            )
-
-
-def _latest_of(annotator: str) -> Any:
-    undone = events.alias("undone")
-    return (
-        select(events)
-        .where(
-            events.c.annotator == annotator,
-            events.c.verdict != "undo",
-            ~exists().where(undone.c.retracts == events.c.id),
-        )
-        .order_by(events.c.id.desc())
-        .limit(1)
-    )
-
-
-def _check_names(annotator: str, key: str | None) -> None:
-    if not annotator.strip() or len(annotator) > _LONGEST_NAME or not annotator.isprintable():
-        raise InputError(
-            f"expected an annotator's name of 1 to {_LONGEST_NAME} printable characters, "
-            f"got {annotator[:40]!r}"
-        )
-    if key is not None and not _KEY.fullmatch(key):
-        raise InputError(
-            f"expected a key of 1 to 128 letters, digits and . _ : - characters, got {key[:40]!r}"
-        )
-
-
-def _check_replay(saved: Row[Any], content: dict[str, Any]) -> None:
-    for name, value in content.items():
-        if getattr(saved, name) != value:
-            raise KeyConflictError(
-                f"the key {saved.key!r} already stands for another event ({name} was "
-                f"{getattr(saved, name)!r}, now {value!r}); give every event a key of its own"
-            )
-
-
-_PROPOSAL_FIELDS = tuple(field.name for field in dataclasses.fields(Proposal))
-_ANSWER_FIELDS = tuple(
-    field.name for field in dataclasses.fields(Answer) if field.name != "proposal"
-)
-
-
-def _values(proposal: Proposal) -> dict[str, Any]:
-    return {"id": proposal.id} | {name: getattr(proposal, name) for name in _PROPOSAL_FIELDS}
-
-
-def _proposal(row: Row[Any]) -> Proposal:
-    return Proposal(**{name: getattr(row, name) for name in _PROPOSAL_FIELDS})
-
-
-def _answers_from(source: Table) -> Select[Any]:
-    """Events with their questions; ``_AS_ASKED`` are those of the time of the answer."""
-    asked = [source.c.get(name, proposals.c[name]) for name in _PROPOSAL_FIELDS]
-    said = [source.c[name] for name in _ANSWER_FIELDS]
-    return select(*asked, source.c.proposal_id, *said).join_from(
-        source, proposals, proposals.c.id == source.c.proposal_id
-    )
-
-
-def _answer(row: Row[Any]) -> Answer:
-    return Answer(_proposal(row), **{name: getattr(row, name) for name in _ANSWER_FIELDS})
+            return read_progress(connection, annotator)

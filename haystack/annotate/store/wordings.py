@@ -19,7 +19,7 @@ from typing import Any
 from haystack.annotate.records import KeyConflictError
 from haystack.annotate.store.database import Database
 from haystack.annotate.store.schema import predicate_names, wordings
-from haystack.annotate.store.store import utc_now
+from haystack.annotate.store.times import utc_now
 from haystack.errors import ConflictError, InputError
 
 # These follow the imports above, which explain a missing SQLAlchemy.

@@ -1,0 +1,139 @@
+"""Rows of the database as records, and the conditions that several queries share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from haystack.annotate.records import Answer, Proposal, UnknownProposalError
+from haystack.annotate.store.schema import current_answers, events, faulty_segments, gold, proposals
+
+# These follow the imports above, which explain a missing SQLAlchemy.
+from sqlalchemy import (  # isort: skip
+    ColumnElement,
+    Connection,
+    Row,
+    ScalarSelect,
+    Select,
+    Table,
+    and_,
+    case,
+    exists,
+    func,
+    or_,
+    select,
+)
+
+AS_ASKED = ("score", "rank", "round", "origin")
+"""Later queues change these of a proposal; an event keeps what they were."""
+FAULTS = {"subject_faulty": "subject", "object_faulty": "object"}
+"""Verdicts about a segment -> which of the proposal's."""
+LABELS = ("label", "adjudication")
+"""Purposes whose answers say what holds; the others measure people."""
+
+PROPOSAL_FIELDS = tuple(field.name for field in dataclasses.fields(Proposal))
+_ANSWER_FIELDS = tuple(
+    field.name for field in dataclasses.fields(Answer) if field.name != "proposal"
+)
+
+
+def proposal_values(proposal: Proposal) -> dict[str, Any]:
+    """A proposal as a row of its table."""
+    return {"id": proposal.id} | {name: getattr(proposal, name) for name in PROPOSAL_FIELDS}
+
+
+def to_proposal(row: Row[Any]) -> Proposal:
+    """The proposal of a row that has its columns."""
+    return Proposal(**{name: getattr(row, name) for name in PROPOSAL_FIELDS})
+
+
+def find_proposal(connection: Connection, proposal_id: str) -> Proposal:
+    """The proposal with this id.
+
+    Raises:
+        UnknownProposalError: there is none.
+    """
+    query = select(proposals).where(proposals.c.id == proposal_id)
+    # PostgreSQL refuses to look for a NUL.
+    row = None if "\0" in proposal_id else connection.execute(query).one_or_none()
+    if row is None:
+        raise UnknownProposalError(
+            f"there is no proposal {proposal_id!r} here; was another queue loaded meanwhile?"
+        )
+    return to_proposal(row)
+
+
+def answers_from(source: Table) -> Select[Any]:
+    """Events with their questions; ``AS_ASKED`` are those of the time of the answer."""
+    asked = [source.c.get(name, proposals.c[name]) for name in PROPOSAL_FIELDS]
+    said = [source.c[name] for name in _ANSWER_FIELDS]
+    return select(*asked, source.c.proposal_id, *said).join_from(
+        source, proposals, proposals.c.id == source.c.proposal_id
+    )
+
+
+def to_answer(row: Row[Any]) -> Answer:
+    """The answer of a row of :func:`answers_from`."""
+    return Answer(to_proposal(row), **{name: getattr(row, name) for name in _ANSWER_FIELDS})
+
+
+# ---------------------------------------------------------------------- conditions on a proposal
+
+
+def not_undone(given: Any = events) -> ColumnElement[bool]:
+    """An event that no other one retracts; ``given`` is ``events`` or an alias."""
+    undone = events.alias()
+    return and_(given.c.verdict != "undo", ~exists().where(undone.c.retracts == given.c.id))
+
+
+def answered_by(annotator: str, purposes: tuple[str, ...] = LABELS) -> ColumnElement[bool]:
+    """This annotator answered the proposal."""
+    given = events.alias()
+    return exists().where(
+        given.c.proposal_id == proposals.c.id,
+        given.c.annotator == annotator,
+        given.c.purpose.in_(purposes),
+        not_undone(given),
+    )
+
+
+def is_faulty() -> ColumnElement[bool]:
+    """An answer calls one of the proposal's two segments faulty."""
+    return exists().where(
+        faulty_segments.c.image_id == proposals.c.image_id,
+        faulty_segments.c.segment.in_((proposals.c.subject, proposals.c.object)),
+    )
+
+
+def judgements() -> ScalarSelect[int]:
+    """How many annotators judged the proposal; who skips does not judge."""
+    return (
+        select(func.count())
+        .where(current_answers.c.proposal_id == proposals.c.id, current_answers.c.verdict != "skip")
+        .scalar_subquery()
+    )
+
+
+def is_tied() -> ColumnElement[bool]:
+    """As many annotators said that the predicate holds as said that it does not, and some did."""
+    says = current_answers.c.verdict
+    lead = func.sum(case((says == "correct", 1), (says == "skip", 0), else_=-1))
+    return exists(
+        select(current_answers.c.proposal_id)
+        .where(current_answers.c.proposal_id == proposals.c.id)
+        .group_by(current_answers.c.proposal_id)
+        .having(lead == 0, func.max(case((says == "correct", 1), else_=0)) == 1)
+    )
+
+
+def is_wanted() -> ColumnElement[bool]:
+    """A further annotator should answer the proposal, whether or not it is in the queue."""
+    settled = exists().where(
+        current_answers.c.proposal_id == proposals.c.id,
+        current_answers.c.purpose == "adjudication",
+    )
+    known = exists().where(gold.c.proposal_id == proposals.c.id)
+    too_few = judgements() < proposals.c.copies
+    return and_(
+        or_(too_few, and_(proposals.c.breaks_ties, is_tied())), ~settled, ~known, ~is_faulty()
+    )

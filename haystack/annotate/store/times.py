@@ -1,0 +1,16 @@
+"""Times as they are kept: ISO 8601, UTC, microseconds, so that text order is time order."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+
+def utc_now() -> datetime:
+    """The time now, in UTC."""
+    return datetime.now(timezone.utc)
+
+
+def timestamp(moment: datetime) -> str:
+    """A moment as text, such as ``2026-01-31T12:00:00.000000Z``."""
+    moment = moment.astimezone(timezone.utc)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
