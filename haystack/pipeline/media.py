@@ -5,13 +5,18 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from functools import cached_property
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from haystack.errors import InputError
 from haystack.io.images import ImageSource, as_rgb
+from haystack.io.panoptic_png import MAX_SEGMENT_ID
 from haystack.pipeline import tables
 from haystack.pipeline.segment_index import SegmentIndex
 from haystack.pipeline.workspace import Workspace
@@ -20,7 +25,12 @@ from haystack.scene_graph import Segment
 # Index 0 = neither, 1 = subject, 2 = object: a blue and an orange that people with any colour
 # vision tell apart (Okabe and Ito, 2008).
 _PALETTE = (0, 0, 0, 86, 180, 233, 230, 159, 0)
-_DISPLAY_SIDE = 2048
+_DISPLAY_SIDE = 1600
+"""Longest side of what is sent, in pixels: about twice what a page shows, for zooming."""
+
+_Z_RLE = 3
+"""zlib's strategy that looks for runs alone: masks are little else."""
+
 _MIME_TYPES = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 _ORIENTATION = 0x0112  # EXIF tag; its values 2..8 say how to turn the picture upright
 _TURNS = {
@@ -33,52 +43,68 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 
+_Positions = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+
+
+class _Facts(NamedTuple):
+    """What an image file says of itself: its MIME type if it is shown as it is, and its turn."""
+
+    mime: str | None
+    turn: Image.Transpose | None
+
+
+@dataclass(frozen=True)
+class _Masks:
+    """The segments of an image, and of each pixel 1 + its segment's position [H, W]; 0 = none."""
+
+    image_key: str
+    segments: tuple[Segment, ...]
+    numbers: _Positions
+
+    def pair(self, subject: int, object: int) -> tuple[Segment, Segment]:
+        for position in (subject, object):
+            if not 0 <= position < len(self.segments):
+                raise InputError(
+                    f"expected a segment position in 0..{len(self.segments) - 1}, got {position}",
+                    record=self.image_key,
+                )
+        return self.segments[subject], self.segments[object]
+
 
 class WorkspaceMedia:
     """Serves a workspace's pictures; safe to call from several threads.
 
+    What was made for one view is kept for the next: decoded masks, encoded overlays, and pictures
+    that had to be made smaller or turned.
+
     Args:
         workspace: holds the segment shards.
         source: the images; the workspace's own if None.
-        cached: images whose masks are kept in memory.
+        memory: bytes that are kept at most; what was used longest ago goes first.
     """
 
     def __init__(
-        self, workspace: Workspace, source: ImageSource | None = None, *, cached: int = 32
+        self, workspace: Workspace, source: ImageSource | None = None, *, memory: int = 2**28
     ) -> None:
         self._workspace = workspace
         self._source = source or workspace.source
-        self._cached = cached
-        self._segmented: OrderedDict[str, tables.SegmentedImage] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept = _Kept(memory)
+        self._reading = threading.Lock()
 
     def image(self, image_key: str) -> tuple[bytes, str]:
-        """An image as a browser can show it, upright and not huge, and its MIME type.
+        """An image as a browser can show it, upright and not too long, and its MIME type.
 
         Raises:
             InputError: unknown or unreadable image.
         """
-        content = self._source.read(image_key)
-        try:
-            with Image.open(io.BytesIO(content)) as picture:
-                mime = _MIME_TYPES.get(picture.format or "")
-                turn = _turn(picture)
-                if mime is not None and turn is None and max(picture.size) <= _DISPLAY_SIDE:
-                    return content, mime
-                shown = as_rgb(picture)
-                if turn is not None:
-                    shown = shown.transpose(turn)
-        except InputError as error:
-            raise InputError(error.message, path=image_key) from error
-        except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more
-            raise InputError(f"broken or truncated image: {error}", path=image_key) from error
-        shown.thumbnail((_DISPLAY_SIDE, _DISPLAY_SIDE), Image.Resampling.LANCZOS)
-        stream = io.BytesIO()
-        shown.save(stream, format="JPEG", quality=92)
-        return stream.getvalue(), "image/jpeg"
+        facts = self._facts(image_key)
+        if facts.mime is not None:
+            return self._source.read(image_key), facts.mime
+        made = self._kept.get(("image", image_key), lambda: self._for_display(image_key), len)
+        return made, "image/jpeg"
 
     def overlay(self, image_key: str, subject: int, object: int) -> bytes:
-        """Palette PNG of the image's shape: 0 transparent, 1 subject, 2 object.
+        """Palette PNG: 0 transparent, 1 subject, 2 object; as long as the picture that is shown.
 
         Masks follow the stored pixels; it is turned as the image is, which browsers show upright.
 
@@ -90,19 +116,8 @@ class WorkspaceMedia:
         Raises:
             InputError: unknown image or segment.
         """
-        segmented = self.segmented(image_key)
-        id_map = segmented.id_map()
-        pixels = np.zeros(id_map.shape, dtype=np.uint8)
-        for index, segment in enumerate(self._pair(segmented, subject, object), start=1):
-            pixels[id_map == segment.id] = index
-        picture = Image.fromarray(pixels)
-        turn = self._turn_of(image_key)
-        if turn is not None:
-            picture = picture.transpose(turn)
-        picture.putpalette(_PALETTE)
-        stream = io.BytesIO()
-        picture.save(stream, format="PNG", transparency=0)
-        return stream.getvalue()
+        key = ("overlay", image_key, subject, object)
+        return self._kept.get(key, lambda: self._overlay(image_key, subject, object), len)
 
     def class_names(self, image_key: str, subject: int, object: int) -> tuple[str, str]:
         """Class names of the subject's and the object's segment.
@@ -110,51 +125,135 @@ class WorkspaceMedia:
         Raises:
             InputError: unknown image or segment.
         """
-        pair = self._pair(self.segmented(image_key), subject, object)
+        pair = self._masks(image_key).pair(subject, object)
         names = self._workspace.vocabulary.object_classes
         return names[pair[0].category], names[pair[1].category]
 
     def segmented(self, image_key: str) -> tables.SegmentedImage:
-        """The image's masks and segments.
+        """The image's masks and segments, as the segment stage stored them.
 
         Raises:
             InputError: no segment shard has this image.
         """
-        with self._lock:
-            if image_key in self._segmented:
-                self._segmented.move_to_end(image_key)
-                return self._segmented[image_key]
+        with self._reading:
             place = self._index.place_of_key(image_key)
             if place is None:
                 raise InputError("this image has no segments in the workspace", record=image_key)
             (found,) = tables.read_segmented(self._workspace.root / place.path, [place.row])
-            self._segmented[image_key] = found
-            if len(self._segmented) > self._cached:
-                self._segmented.popitem(last=False)
-            return found
+        return found
 
-    def _pair(
-        self, segmented: tables.SegmentedImage, subject: int, object: int
-    ) -> tuple[Segment, Segment]:
-        for position in (subject, object):
-            if not 0 <= position < len(segmented.segments):
-                raise InputError(
-                    f"expected a segment position in 0..{len(segmented.segments) - 1}, "
-                    f"got {position}",
-                    record=segmented.image_key,
-                )
-        return segmented.segments[subject], segmented.segments[object]
+    def _facts(self, image_key: str) -> _Facts:
+        def read() -> _Facts:
+            content = self._source.read(image_key)
+            try:
+                with Image.open(io.BytesIO(content)) as picture:
+                    turn, mime = _turn(picture), _MIME_TYPES.get(picture.format or "")
+                    as_it_is = turn is None and max(picture.size) <= _DISPLAY_SIDE
+                    return _Facts(mime if as_it_is else None, turn)
+            except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more
+                raise InputError(f"broken or truncated image: {error}", path=image_key) from error
 
-    def _turn_of(self, image_key: str) -> Image.Transpose | None:
+        return self._kept.get(("facts", image_key), read, lambda _: 200)
+
+    def _for_display(self, image_key: str) -> bytes:
+        content = self._source.read(image_key)
         try:
-            with Image.open(io.BytesIO(self._source.read(image_key))) as picture:
-                return _turn(picture)
-        except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more
+            with Image.open(io.BytesIO(content)) as picture:
+                turn = _turn(picture)
+                picture.draft(None, (_DISPLAY_SIDE, _DISPLAY_SIDE))  # JPEG: decode fewer pixels
+                shown = as_rgb(picture)
+        except InputError as error:
+            raise InputError(error.message, path=image_key) from error
+        except Exception as error:  # as above
             raise InputError(f"broken or truncated image: {error}", path=image_key) from error
+        shown.thumbnail((_DISPLAY_SIDE, _DISPLAY_SIDE), Image.Resampling.LANCZOS)
+        if turn is not None:
+            shown = shown.transpose(turn)
+        stream = io.BytesIO()
+        shown.save(stream, format="JPEG", quality=90)
+        return stream.getvalue()
+
+    def _overlay(self, image_key: str, subject: int, object: int) -> bytes:
+        masks = self._masks(image_key)
+        areas = [segment.area for segment in masks.pair(subject, object)]
+        # Where pixels are taken together, the smaller segment's counts: a line must not vanish.
+        first = 1 if areas[0] >= areas[1] else 2
+        colours = np.zeros(len(masks.segments) + 1, dtype=np.uint8)
+        colours[subject + 1], colours[object + 1] = first, 3 - first
+        pixels = _shorter(colours[masks.numbers])
+        if first == 2:
+            pixels = np.array((0, 2, 1), dtype=np.uint8)[pixels]
+        picture = Image.fromarray(pixels)
+        turn = self._facts(image_key).turn
+        if turn is not None:
+            picture = picture.transpose(turn)
+        picture.putpalette(_PALETTE)
+        stream = io.BytesIO()
+        picture.save(
+            stream, format="PNG", transparency=0, bits=2, compress_level=1, compress_type=_Z_RLE
+        )
+        return stream.getvalue()
+
+    def _masks(self, image_key: str) -> _Masks:
+        def read() -> _Masks:
+            found = self.segmented(image_key)
+            segments = found.segments
+            kind = np.uint8 if len(segments) < 256 else np.uint16
+            numbers = np.zeros(MAX_SEGMENT_ID + 1, dtype=kind)
+            numbers[[segment.id for segment in segments]] = np.arange(1, len(segments) + 1)
+            return _Masks(image_key, segments, numbers[found.id_map()])
+
+        return self._kept.get(("masks", image_key), read, lambda masks: masks.numbers.nbytes)
 
     @cached_property
     def _index(self) -> SegmentIndex:
         return SegmentIndex(self._workspace.root)
+
+
+class _Kept:
+    """What was made, by key, as long as it fits into so many bytes; each is made once at a time."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+        self._making: dict[Hashable, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Any], size: Callable[[Any], int]) -> Any:
+        """The value of ``key``, made now if it is not kept; ``size`` says how many bytes it has."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key][0]
+            making = self._making.setdefault(key, threading.Lock())
+        with making:  # who asks for the same meanwhile waits, and finds it
+            with self._lock:
+                if key in self._values:
+                    return self._values[key][0]
+            try:
+                value = make()
+                with self._lock:
+                    self._values[key] = value, size(value)
+                    self._bytes += size(value)
+                    while self._bytes > self._limit and len(self._values) > 1:
+                        self._bytes -= self._values.popitem(last=False)[1][1]
+            finally:
+                with self._lock:
+                    self._making.pop(key, None)
+            return value
+
+
+def _shorter(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """At most as long as pictures are shown, by taking blocks of pixels together: their largest."""
+    step = -(-max(pixels.shape) // _DISPLAY_SIDE)
+    if step == 1:
+        return pixels
+    height, width = (-(-side // step) for side in pixels.shape)
+    padded = np.zeros((height * step, width * step), dtype=np.uint8)
+    padded[: pixels.shape[0], : pixels.shape[1]] = pixels
+    corners = [padded[row::step, column::step] for row in range(step) for column in range(step)]
+    return reduce(np.maximum, corners)
 
 
 def _turn(picture: Image.Image) -> Image.Transpose | None:
