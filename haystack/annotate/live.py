@@ -30,7 +30,7 @@ class LiveSummary:
         *,
         clock: Callable[[], float] = time.time,
         every: float = 2.0,
-        queue_every: float = 15.0,
+        queue_every: float = 30.0,
     ) -> None:
         self._database = store.database
         self._summarizer = summarizer

@@ -198,6 +198,8 @@ def test_the_page_shows_the_figures(open_page, expect):
     expect(chart).to_be_visible()
     expect(page.locator("#totals")).to_contain_text("Needles930.0 per 100")
     expect(cell(page, "people", 1, 0)).to_contain_text("bea")
+    page.get_by_text("Pairs of annotators (1)").click()
+    expect(cell(page, "pairs", 0, 0)).to_be_visible()
     expect(cell(page, "pairs", 0, 0)).to_have_text("ann and bea")
     link = page.get_by_role("link", name="Share of positives")
     with page.expect_download() as download:
@@ -225,6 +227,9 @@ def test_a_row_unfolds_by_keyboard_and_stays_so_while_answers_come(open_page, ex
     expect(button).to_have_attribute("aria-expanded", "true")
     more = page.locator("#predicates tr.more")
     expect(more).to_contain_text("95 % interval of the yield: 16.7 to 47.9 per 100")
+    expect(more).to_contain_text(
+        "30 questions were answered by two or more: 97 % of pairs the same"
+    )
     expect(more.get_by_role("row", name="0 30 9 30.0")).to_be_visible()
     campaign.answer(campaign.upcoming(1, "ann", 1)[0].id, "correct", "ann", "more")
     page.clock.run_for(6_000)

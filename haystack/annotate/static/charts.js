@@ -39,7 +39,7 @@ export function niceAbove(number) {
  * @param {{width?: number, height?: number, axes?: boolean}} options
  * @returns {SVGElement}
  */
-export function yieldChart(curve, random, label, { width = 120, height = 30, axes = false } = {}) {
+export function yieldChart(curve, random, label, { width = 120, height = 26, axes = false } = {}) {
   const edge = axes ? { left: 34, right: 10, top: 8, bottom: 32 } : { left: 1, right: 1, top: 2, bottom: 2 };
   const last = curve.judged.at(-1) ?? 1;
   // The first few questions say little, and would squeeze the rest.

@@ -59,7 +59,7 @@ function put(where, ...content) {
 }
 
 const small = (text) => element("small", {}, text);
-const numbers = (row, place) => row.children[place];
+const column = (row, place) => row.children[place];
 
 function cells(number) {
   return Array.from({ length: number }, () => element("td", { class: "number" }));
@@ -83,16 +83,16 @@ function fillPredicate(row, item) {
   const yielded = item.share.value;
   const agreement = item.agreement[classes()];
   row.querySelector("button").setAttribute("aria-expanded", String(opened.has(item.predicate)));
-  put(numbers(row, 1), count(item.judged));
-  put(numbers(row, 2), count(item.needles));
-  put(numbers(row, 3), yielded === null ? DASH : (100 * yielded).toFixed(1));
-  put(numbers(row, 4), item.judged ? chart(item, {}) : "");
-  put(numbers(row, 5), item.baseline === null ? DASH : (100 * item.baseline).toFixed(2));
-  put(numbers(row, 6), item.pace === null ? DASH : count(Math.round(item.pace)));
-  put(numbers(row, 7), count(item.to_ask));
-  put(numbers(row, 8), duration(item.hours_to_go));
-  put(numbers(row, 9), fixed(agreement.alpha, 2));
-  put(numbers(row, 10), ...advice(item));
+  put(column(row, 1), count(item.judged));
+  put(column(row, 2), count(item.needles));
+  put(column(row, 3), yielded === null ? DASH : (100 * yielded).toFixed(1));
+  put(column(row, 4), item.judged ? chart(item, {}) : "");
+  put(column(row, 5), item.baseline === null ? DASH : (100 * item.baseline).toFixed(2));
+  put(column(row, 6), item.pace === null ? DASH : count(Math.round(item.pace)));
+  put(column(row, 7), count(item.to_ask));
+  put(column(row, 8), duration(item.hours_to_go));
+  put(column(row, 9), fixed(agreement.alpha, 2));
+  put(column(row, 10), ...advice(item));
 }
 
 function advice({ advice: said, judged }) {
@@ -146,8 +146,17 @@ function fillMore(row, { item }) {
     row.firstElementChild,
     element("div", { class: "parts" },
       item.judged ? chart(item, { width: 420, height: 190, axes: true }) : "", answers, rounds),
-    element("p", {}, share + reason),
+    element("p", {}, `${share}${reason} ${agreed(item.agreement[classes()])}`),
   );
+}
+
+function agreed(found) {
+  if (!found.items) return "No question was answered by two.";
+  const ends = found.alpha_interval === null ? "" :
+    ` (95 % interval ${between(found.alpha_interval, 1, 2)})`;
+  return `${count(found.items)} questions were answered by two or more: ` +
+    `${percent(found.observed)} of pairs the same, Krippendorff's alpha ` +
+    `${fixed(found.alpha, 2)}${ends}.`;
 }
 
 function simpleTable(header, rows) {
@@ -202,14 +211,15 @@ function fillAgreement() {
         .filter(Boolean).join("; ")
       : ""));
   document.getElementById("pairs-box").hidden = !summary.pairs.length;
+  put(document.getElementById("pairs-count"), `(${count(summary.pairs.length)})`);
   keep(document.querySelector("#pairs tbody"), summary.pairs,
     (pair) => JSON.stringify([pair.first, pair.second]),
     (pair) => element("tr", {},
       element("th", { scope: "row" }, `${pair.first} and ${pair.second}`), ...cells(3)),
     (row, pair) => {
-      put(numbers(row, 1), count(pair.items));
-      put(numbers(row, 2), percent(pair.observed[classes()]));
-      put(numbers(row, 3), fixed(pair.kappa[classes()], 2));
+      put(column(row, 1), count(pair.items));
+      put(column(row, 2), percent(pair.observed[classes()]));
+      put(column(row, 3), fixed(pair.kappa[classes()], 2));
     });
 }
 
@@ -227,14 +237,14 @@ function fillPeople() {
     (row, person) => {
       const said = (verdict) => person.verdicts[verdict] ?? 0;
       put(row.firstElementChild, person.name, ...(person.active ? [small(" at work")] : []));
-      put(numbers(row, 1), count(person.answers));
-      put(numbers(row, 2), count(said("correct")));
-      put(numbers(row, 3), count(said("skip")));
-      put(numbers(row, 4), count(said("subject_faulty") + said("object_faulty")));
-      put(numbers(row, 5), duration(person.hours));
-      put(numbers(row, 6), person.pace === null ? DASH : count(Math.round(person.pace)));
-      put(numbers(row, 7), ...shareOf(person.gold[classes()]));
-      put(numbers(row, 8), ...shareOf(person.repeats[classes()]));
+      put(column(row, 1), count(person.answers));
+      put(column(row, 2), count(said("correct")));
+      put(column(row, 3), count(said("skip")));
+      put(column(row, 4), count(said("subject_faulty") + said("object_faulty")));
+      put(column(row, 5), duration(person.hours));
+      put(column(row, 6), person.pace === null ? DASH : count(Math.round(person.pace)));
+      put(column(row, 7), ...shareOf(person.gold[classes()]));
+      put(column(row, 8), ...shareOf(person.repeats[classes()]));
     });
 }
 
