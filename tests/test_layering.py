@@ -11,7 +11,7 @@ import haystack
 
 PACKAGE = Path(haystack.__file__).parent
 
-# Layer -> the layers that it may import, besides itself. Only `cli` and `demo` wire.
+# Layer -> the layers that it may import, besides itself. Only `cli`, `campaign` and `demo` wire.
 BASE = {"errors", "files", "config", "text", "devices", "environment"}
 DATA = BASE | {"vocabulary", "scene_graph", "statistics"}
 IO = DATA | {"io"}
@@ -41,7 +41,7 @@ ALLOWED = {
     "executors": BASE,
     "annotate": BASE,
 }
-WIRING = {"cli", "demo", "__main__"}
+WIRING = {"cli", "campaign", "demo", "__main__"}
 
 
 def layer_of(module):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack.cli.outcome import Outcome
@@ -20,7 +18,6 @@ from haystack.text import table
 
 if TYPE_CHECKING:
     from haystack.annotate.records import Proposal
-    from haystack.annotate.store.database import Database
     from haystack.annotate.store.store import AnnotationStore
     from haystack.pipeline.workspace import Workspace
     from haystack.scene_graph import SceneGraphDataset
@@ -53,8 +50,7 @@ def add_verbs(verbs: Any) -> None:
     annotate.add_argument(
         "--round",
         type=int,
-        default=0,
-        help="recorded with the proposals; count retrainings with it",
+        help="recorded with the proposals (default: that of the last haystack campaign next)",
     )
     annotate.add_argument(
         "--prepare",
@@ -101,6 +97,7 @@ def add_verbs(verbs: Any) -> None:
 
 def _annotate(args: argparse.Namespace) -> Outcome:
     """Serve the annotation page of a workspace, or answer from known annotations."""
+    from haystack.campaign.rounds import current_round
     from haystack.io import read_psg
 
     workspace = open_workspace(args)
@@ -109,17 +106,32 @@ def _annotate(args: argparse.Namespace) -> Outcome:
     truth = None
     if args.answers_from is not None:
         truth = read_psg(args.answers_from, vocabulary=workspace.vocabulary)
-    with _filled_store(workspace, database_of(args), truth, round_number=args.round) as store:
+    number = current_round(workspace.root) if args.round is None else args.round
+    with load_queue(workspace, database_of(args), truth, round_number=number) as store:
         workspace.save()
         if truth is not None:
             return _simulate(args, workspace, store, truth)
         return _serve(args, workspace, store)
 
 
-def _filled_store(
-    workspace: Workspace, database: str, truth: SceneGraphDataset | None, *, round_number: int
+def load_queue(
+    workspace: Workspace,
+    database: str,
+    truth: SceneGraphDataset | None = None,
+    *,
+    round_number: int,
 ) -> AnnotationStore:
-    """The store with the queue in it; checks that the truth is one of the same segments."""
+    """The store with the workspace's queue in it; answers and leases stay.
+
+    Args:
+        workspace: the campaign.
+        database: a file or URL.
+        truth: annotations that will answer; checked to be of the same segments.
+        round_number: recorded with the proposals.
+
+    Raises:
+        InputError: the queue is outdated, or images were answered on other segments.
+    """
     from haystack.annotate.records import Proposal
     from haystack.annotate.simulate import SteppingClock
     from haystack.annotate.store.store import AnnotationStore
@@ -266,81 +278,49 @@ def _run_service(args: argparse.Namespace, workspace: Workspace, store: Annotati
 
 
 def _export(args: argparse.Namespace) -> Outcome:
-    """Write what people answered as PSG annotations with explicit negatives and panoptic PNGs."""
-    from haystack.annotate.labels import resolve
-    from haystack.annotate.provenance import provenance_rows
-    from haystack.annotate.store.event_log import gold_items, pseudonyms, wordings_shown
-    from haystack.annotate.store.store import AnnotationStore
-    from haystack.cli.truth import check_answered
+    """Write what people answered as PSG annotations with explicit negatives and panoptic PNGs.
+
+    Beside them lies where each label comes from (annotation.provenance.parquet).
+    """
+    from haystack.campaign.answers import read_answers
     from haystack.executors.local import LocalExecutor
-    from haystack.pipeline.export import ExportLabels
     from haystack.pipeline.jobs.export import ExportJob
     from haystack.pipeline.workspace import EXPORTED
-    from haystack.scene_graph import as_triplets
 
-    workspace = open_workspace(args)
-    database = database_of(args)
-    if "://" not in database and not Path(database).is_file():
-        raise InputError(f"no answers yet; run: haystack annotate {args.workspace}", path=database)
-    vocabulary = workspace.vocabulary
-    with AnnotationStore(database) as store:
-        answers = list(store.answers())
-        check_answered(workspace, answers)
-        resolved = resolve(answers, gold_items(store.database))
-        names = pseudonyms(store.database) if args.pseudonyms else None
-        wording = wordings_shown(store.database, vocabulary.annotator_name)
-        written = (
-            _write_events(store.database, workspace.root, vocabulary.predicate_classes, names)
-            if args.events
-            else {}
-        )
-    labels = {
-        image_id: ExportLabels(
-            relations=as_triplets(image.positives),
-            neg_relations=as_triplets((*image.negatives, *image.no_relation)),
-            faulty=image.faulty,
-        )
-        for image_id, image in resolved.images.items()
-    }
+    workspace, database = open_workspace(args), database_of(args)
+    answers = read_answers(workspace, database, pseudonyms=args.pseudonyms)
     workspace.save()
     job = ExportJob(
         workspace,
-        labels,
-        provenance=provenance_rows(resolved, answers, wording, names),
+        answers.labels,
+        provenance=answers.provenance,
         as_test_split=args.test_split,
         integer_ids=args.integer_ids,
     )
     ran = stage_outcome(LocalExecutor(workspace.root).run(job))
-    counts = {
-        "relations": sum(len(image.positives) for image in resolved.images.values()),
-        "negatives": sum(len(image.negatives) for image in resolved.images.values()),
-        "no_relation_pairs": sum(len(image.no_relation) for image in resolved.images.values()),
-        "faulty_segments": sum(len(image.faulty) for image in resolved.images.values()),
-        "disagreements_left_out": len(resolved.disagreements),
-        "rows_with_faulty_segments_left_out": resolved.dropped,
-        "contradictions_of_one_annotator": len(resolved.contradictions),
-        "skipped": resolved.skipped,
-        **written,
-    }
+    counts = answers.counts()
+    if args.events:
+        counts["events"] = _write_events(workspace, database, pseudonyms=args.pseudonyms)
     out = workspace.root / EXPORTED
     lines = [f"{key.replace('_', ' ')}: {value}" for key, value in counts.items()]
-    text = "\n".join((f"wrote {len(labels)} images to {out}", *lines))
-    return Outcome(text, {"out": out, "images": len(labels), **counts, "stage": ran.data})
+    text = "\n".join((f"wrote {len(answers.labels)} images to {out}", *lines))
+    return Outcome(text, {"out": out, "images": len(answers.labels), **counts, "stage": ran.data})
 
 
-def _write_events(
-    database: Database, root: Path, predicates: Sequence[str], names: Mapping[str, str] | None
-) -> dict[str, int]:
+def _write_events(workspace: Workspace, database: str, *, pseudonyms: bool) -> int:
+    """Write all that was said, beside the export; the number of events."""
     from itertools import chain
 
     from haystack.annotate.event_files import write_jsonl, write_parquet
-    from haystack.annotate.store.event_log import event_records, other_records, renamed
+    from haystack.annotate.store import event_log
+    from haystack.annotate.store.store import AnnotationStore
 
-    def named(records: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-        return records if names is None else renamed(records, names)
-
-    folder = root / "export"
-    everything = chain(event_records(database), other_records(database))
-    write_jsonl(folder / "events.jsonl", named(everything), predicates)
-    count = write_parquet(folder / "events.parquet", named(event_records(database)), predicates)
-    return {"events": count}
+    predicates = workspace.vocabulary.predicate_classes
+    folder = workspace.root / "export"
+    with AnnotationStore(database) as store:
+        names = event_log.pseudonyms(store.database) if pseudonyms else None
+        said = event_log.event_records
+        everything = chain(said(store.database), event_log.other_records(store.database))
+        write_jsonl(folder / "events.jsonl", event_log.renamed(everything, names), predicates)
+        events = event_log.renamed(said(store.database), names)
+        return write_parquet(folder / "events.parquet", events, predicates)

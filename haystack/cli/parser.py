@@ -26,7 +26,7 @@ from haystack.errors import HaystackError
 
 # Modules that declare verbs; each has ``add_verbs(verbs)``. They import nothing heavy.
 _MODULES = (
-    *("demo", "stages", "status", "annotate", "annotators", "annotations", "imports"),
+    *("demo", "stages", "status", "annotate", "annotators", "campaign", "annotations", "imports"),
     *("yields", "models", "bench", "report", "predict", "checkpoints", "weights", "doctor"),
 )
 

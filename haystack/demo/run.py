@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shlex
 import shutil
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 import haystack
 from haystack.cli.outcome import Outcome
+from haystack.cli.verbs import run_verb
 from haystack.demo.data import DemoData, prepare, rare_predicates
 from haystack.demo.report import Comparison, render_report
 from haystack.errors import InputError
@@ -70,7 +70,7 @@ def run_demo(settings: DemoSettings) -> Outcome:
     trainings.run(settings.seed, data.train_folder / "annotation.json", before)
 
     _say("Searching the held-out photographs")
-    _verb(
+    run_verb(
         "embed",
         campaign,
         "--config",
@@ -82,32 +82,32 @@ def run_demo(settings: DemoSettings) -> Outcome:
         f"propose.predicates=[{', '.join(names)}]",
     )
     for stage in ("cluster", "segment"):
-        _verb(stage, campaign)
+        run_verb(stage, campaign)
     counting = out / "campaign-by-counting"
     shutil.copytree(campaign, counting)
     for stage in ("score", "propose"):
-        _verb(stage, campaign)
+        run_verb(stage, campaign)
     first_queue = _proposals(campaign)
 
     _say("Answering as the ground truth would")
     answered = _answer(settings, campaign, data)
 
     _say("The same search by the frequency baseline, to compare with")
-    _verb(
+    run_verb(
         "train",
         "train/frequency_psg_mini",
         f"annotations={data.train_folder / 'annotation.json'}",
         "--out",
         out / "model-by-counting",
     )
-    _verb("score", counting, f"score.model={out / 'model-by-counting'}")
-    _verb("propose", counting)
+    run_verb("score", counting, f"score.model={out / 'model-by-counting'}")
+    run_verb("propose", counting)
     answered_counting = _answer(settings, counting, data)
 
     _say("Merging the answers into the training photographs")
-    exported = _verb("export", campaign)
+    exported = run_verb("export", campaign)
     merged = data.train_folder / "with-answers.json"
-    _verb(
+    run_verb(
         "merge",
         data.train_folder / "annotation.json",
         campaign / "export" / "annotation.json",
@@ -141,8 +141,8 @@ def run_demo(settings: DemoSettings) -> Outcome:
     _say("Proposing again with a model retrained on all answers")
     again = out / "model-again"
     trainings.run(settings.seed, merged, again)
-    _verb("score", campaign, f"score.model={again / 'model.safetensors'}")
-    _verb("propose", campaign)
+    run_verb("score", campaign, f"score.model={again / 'model.safetensors'}")
+    run_verb("propose", campaign)
 
     report = out / "report.html"
     summary = render_report(
@@ -189,21 +189,9 @@ def _say(text: str) -> None:
     print(f"\n== {text}", file=sys.stderr, flush=True)
 
 
-def _verb(*arguments: object) -> Outcome:
-    """Run a verb as the command line would, and show it."""
-    from haystack.cli.parser import parse
-
-    words = [str(argument) for argument in arguments]
-    print(f"$ haystack {shlex.join(words)}", file=sys.stderr, flush=True)
-    args = parse(words)
-    outcome: Outcome = args.run(args)
-    print(outcome.text.strip(), file=sys.stderr, flush=True)
-    return outcome
-
-
 def _answer(settings: DemoSettings, campaign: Path, data: DemoData) -> Outcome:
     truth = data.held_out_folder / "annotation.json"
-    return _verb("annotate", campaign, "--answers-from", truth, "--limit", settings.answers)
+    return run_verb("annotate", campaign, "--answers-from", truth, "--limit", settings.answers)
 
 
 class _Trainings:
@@ -223,7 +211,7 @@ class _Trainings:
             left = f", about {seconds:.0f} s of training to go"
         print(f"-- model {self._done + 1} of {self._total}{left}", file=sys.stderr, flush=True)
         begun = time.monotonic()
-        _verb(
+        run_verb(
             "train",
             "train/vctree_psg_mini",
             f"annotations={annotations}",
@@ -238,7 +226,7 @@ class _Trainings:
 
 def _predict(model: Path, data: DemoData) -> dict[str, RelationScores]:
     file = model / "held-out.parquet"
-    _verb(
+    run_verb(
         "predict",
         data.held_out_folder / "annotation.json",
         "--model",

@@ -274,12 +274,52 @@ class ProposeConfig:
 
 
 @dataclass(frozen=True)
+class CampaignConfig:
+    """How a round retrains on the answers, and what it measures.
+
+    Args:
+        train: configuration of the training, a YAML file or one of Haystack's own; empty = that
+            of the model that proposed.
+        settings: ``key=value`` laid over it, for example ``[steps=500, device=cuda]``.
+        annotations: what is learned from beside the answers; empty = as the configuration says.
+        start: ``last`` = go on from the model that proposed, ``scratch`` = new weights.
+        on_conflict: what holds where an answer contradicts ``annotations``: ``addition`` = the
+            answer, ``base`` = the annotation; ``error`` = neither, and the round stops.
+        measure: annotations on which the models before and after are measured; empty = what is
+            learned from, if it lists test images. No image of them is learned from.
+        measure_split: which of their images: ``train``, ``test`` or ``all``.
+        protocol: of the measurement.
+    """
+
+    train: str = ""
+    settings: list[str] = field(default_factory=list)
+    annotations: str = ""
+    start: str = "last"
+    on_conflict: str = "error"
+    measure: str = ""
+    measure_split: str = "test"
+    protocol: str = "paper"
+
+    def __post_init__(self) -> None:
+        _one_of("campaign.start", self.start, ("last", "scratch"))
+        _one_of("campaign.on_conflict", self.on_conflict, ("error", "base", "addition"))
+        _one_of("campaign.measure_split", self.measure_split, ("train", "test", "all"))
+        for setting in self.settings:
+            key = setting.partition("=")[0]
+            if "=" not in setting or key in ("annotations", "mix", "init", "on_conflict"):
+                raise InputError(
+                    "'campaign.settings' expects key=value of a training, without annotations, "
+                    f"mix, init and on_conflict, which a round sets itself; got {setting!r}"
+                )
+
+
+@dataclass(frozen=True)
 class WorkspaceConfig:
     """Settings of all stages.
 
     Args:
         vocabulary: ``psg``, or a JSON or YAML file with the class lists.
-        source, embed, cluster, segment, score, propose: see their classes.
+        source, embed, cluster, segment, score, propose, campaign: see their classes.
     """
 
     vocabulary: str = "psg"
@@ -289,6 +329,7 @@ class WorkspaceConfig:
     segment: SegmentConfig = field(default_factory=SegmentConfig)
     score: ScoreConfig = field(default_factory=ScoreConfig)
     propose: ProposeConfig = field(default_factory=ProposeConfig)
+    campaign: CampaignConfig = field(default_factory=CampaignConfig)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for YAML or JSON."""
@@ -325,6 +366,7 @@ def with_absolute_paths(settings: WorkspaceConfig) -> WorkspaceConfig:
 
     replace = dataclasses.replace
     model = settings.segment.model  # a folder, or a name
+    train = settings.campaign.train  # a file, or one of Haystack's own
     return replace(
         settings,
         vocabulary=absolute(settings.vocabulary, ("psg",)),
@@ -343,6 +385,12 @@ def with_absolute_paths(settings: WorkspaceConfig) -> WorkspaceConfig:
             second_model=settings.score.second_model
             and absolute_reference(settings.score.second_model),
             statistics=absolute(settings.score.statistics, BUNDLED),
+        ),
+        campaign=replace(
+            settings.campaign,
+            train=os.path.abspath(train) if os.path.isfile(train) else train,
+            annotations=absolute(settings.campaign.annotations, BUNDLED),
+            measure=absolute(settings.campaign.measure, BUNDLED),
         ),
     )
 

@@ -95,6 +95,8 @@ class TrainConfig:
         mix_share: share of the images drawn that come from ``mix``, where there is any; null = by
             their number. An image that ``annotations`` has as well counts as one of those, with
             the labels of both.
+        on_conflict: what holds where a file says yes to a triple and a later one says no:
+            ``base`` = what came first, ``addition`` = what came later; ``error`` = neither.
         init: a model to start from (retraining): its file, or the folder of its run; or null. Its
             architecture replaces ``model``.
         init_trunk: a detector's or a classifier's checkpoint whose trunk fills that of a new model
@@ -143,6 +145,7 @@ class TrainConfig:
     match_iou: float = 0.5
     mix: list[str] = field(default_factory=list)
     mix_share: float | None = None
+    on_conflict: str = "error"
     init: str | None = None
     init_trunk: str | None = None
     seed: int = 0
@@ -178,6 +181,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _one_of(self, "split", ("train", "test", "all"))
         _one_of(self, "task", TASKS)
+        _one_of(self, "on_conflict", ("error", "base", "addition"))
         if (self.task == "sgdet") != (self.detections is not None):
             raise InputError(
                 f"task={self.task} with detections={self.detections}: sgdet, and only sgdet, "

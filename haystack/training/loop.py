@@ -219,6 +219,7 @@ class Loop:
             "images": [len(group) for group in self.images.groups],
             "held_out": len(self.images.held_out),
             "left_out": self.images.left_out,
+            "conflicts": self.images.conflicts,
             "selected_by": self.config.select if chosen else None,
             "parameters": sum(p.numel() for p in self.optimiser.parameters),
             "values": {k: v if v == v else None for k, v in rows[-1].items()} if rows else {},

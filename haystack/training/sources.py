@@ -54,12 +54,14 @@ class TrainingImages:
         groups: images of ``annotations``, and where there are any, those of ``mix``.
         held_out: images of either that are kept for validation.
         left_out: how many images have no pair or no annotation.
+        conflicts: triples about which files contradict each other; ``on_conflict`` decided.
     """
 
     vocabulary: Vocabulary
     groups: tuple[tuple[TrainingImage, ...], ...]
     held_out: tuple[TrainingImage, ...]
     left_out: int
+    conflicts: int = 0
 
     @property
     def training(self) -> tuple[TrainingImage, ...]:
@@ -153,17 +155,22 @@ def collect_images(config: TrainConfig, datasets: Sequence[SceneGraphDataset]) -
         split = cast(Split, "train" if number else config.split)
         graphs = tuple(g for g in dataset.split(split) if g.image_id not in blocked)
         chosen.append(replace(dataset, graphs=graphs, test_image_ids=()))
-    merged = chosen[0]
+    merged, conflicts = chosen[0], 0
     for number, addition in enumerate(chosen[1:]):
         try:
-            merged, _ = merge_psg(merged, addition)
+            merged, report = merge_psg(
+                merged,
+                addition,
+                on_conflict=config.on_conflict,  # type: ignore[arg-type]  # by its class
+            )
         except InputError as error:
             name = config.mix[number] if number < len(config.mix) else f"number {number + 1}"
             raise InputError(
-                f"cannot be mixed with {config.annotations}: {error}; or merge them first, with "
-                "haystack merge, which has the options named",
+                f"cannot be mixed with {config.annotations}: {error}; or say what holds with "
+                "on_conflict=base or on_conflict=addition",
                 path=name,
             ) from error
+        conflicts += report["conflicts"]
 
     home: dict[str, int] = {}
     for number, dataset in enumerate(chosen):
@@ -192,6 +199,7 @@ def collect_images(config: TrainConfig, datasets: Sequence[SceneGraphDataset]) -
         groups=tuple(group for group in (base, mixed) if group),
         held_out=tuple(held_out),
         left_out=len(images) - len(usable),
+        conflicts=conflicts,
     )
 
 

@@ -78,7 +78,7 @@ def fill(store, make_queue):
         name = {"predicate": 1, "name": "sits on", "help": "", "set_by": "lead", "set_at": moment}
         connection.execute(predicate_names.insert(), name)
         wording = {
-            **{"key": "w", "predicate": 0, "image_id": "1", "subject": 0, "object": 1},
+            **{"key": "w", "predicate": 0, "shown": '[["1", 0, 1]]'},
             **{"annotator": "Ann Ö", "words": "munching, “so”", "created_at": moment},
         }
         connection.execute(wordings.insert(), wording)

@@ -143,11 +143,14 @@ def pseudonyms(database: Database) -> dict[str, str]:
     }
 
 
-def renamed(records: Iterable[Record], names: Mapping[str, str]) -> Iterator[Record]:
-    """The records with people's names replaced."""
+def renamed(records: Iterable[Record], names: Mapping[str, str] | None) -> Iterator[Record]:
+    """The records with people's names replaced; as they are where there are no other names."""
     for record in records:
         person = _PEOPLE.get(record["record"])
-        yield record if person is None else {**record, person: names[record[person]]}
+        if names is None or person is None:
+            yield record
+        else:
+            yield {**record, person: names[record[person]]}
 
 
 def enter(database: Database, records: Iterable[Record]) -> int:
