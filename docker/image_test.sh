@@ -7,7 +7,8 @@
 #                                         Debian's packages by debootstrap. As root; needs buildah,
 #                                         debootstrap and iproute2
 #   FLAVOUR=cpu docker/image_test.sh      PyTorch without CUDA (default: cuda, which runs on a CPU too)
-#   TARGETS="runtime annotate test"       which to build and try
+#   TARGETS="runtime annotate test"       which to build and try; detectron2 is one more, with
+#                                         BUILD_ARGS for its Dockerfile
 #   PIP_CONF=pip.conf PIP_MOUNTS="/wheels /etc/ssl/certs"
 #                                         a mirror of the package index, a folder of wheels, a
 #                                         certificate; folders are mounted while buildah builds
@@ -68,10 +69,12 @@ base_image() {
 }
 
 build() {
-  local target=$1 options=() argument folder
+  local target=$1 file=Dockerfile options=() argument folder
+  [ "$target" != detectron2 ] || file=Dockerfile.detectron2
   for argument in ${BUILD_ARGS:-}; do options+=(--build-arg "$argument"); done
   options+=(
-    --file docker/Dockerfile --target "$target" --tag "$(image "$target")"
+    --file "docker/$file" --target "$target" --tag "$(image "$target")"
+    --build-arg HAYSTACK_IMAGE="$(image runtime)"
     --build-arg FLAVOUR="$FLAVOUR" --build-arg COMMIT="$commit" --secret "id=pip,src=$PIP_CONF"
   )
   if [ "$ENGINE" = docker ]; then
@@ -221,6 +224,29 @@ test_works() {
   step "the fast part of the test suite, in the image"
   mapfile -t words < <(config_of "$(image test)" Cmd)
   run_in test "${words[@]}"
+}
+
+detectron2_works() {
+  step "a picture, segmented by a panoptic FPN of detectron2 with random weights"
+  BARE=1 run_in detectron2 python - <<'MODEL'
+import torch
+from detectron2 import model_zoo
+from detectron2.modeling import build_model
+
+config = model_zoo.get_config("COCO-PanopticSegmentation/panoptic_fpn_R_50_1x.yaml")
+config.MODEL.DEVICE = "cpu"
+config.MODEL.WEIGHTS = ""
+config.INPUT.MIN_SIZE_TEST = 320
+torch.manual_seed(0)
+torch.save({"model": build_model(config).state_dict()}, "random.pth")
+with open("panoptic.yaml", "w") as stream:
+    stream.write(config.dump())
+MODEL
+  local picture=/opt/haystack/lib/python3.11/site-packages/haystack/data/psg_mini/images/000000000071.jpg
+  run_in detectron2 train train/frequency_psg_mini --out counted
+  run_in detectron2 predict $picture --segmenter detectron2 config=panoptic.yaml \
+    weights=random.pth --model counted --out graphs
+  [ -n "$(ls "$results"/graphs/panoptic/*.png)" ] || fail "no segments were written"
 }
 
 commit=$(git rev-parse HEAD 2>/dev/null || echo "")

@@ -32,3 +32,7 @@ lock cpu pyproject.toml docker/requirements-cpu.in -c docker/requirements-build.
   "${EXTRAS[@]}" --extra cpu --index "$CPU_INDEX" --index-strategy unsafe-best-match
 # What lies in both images has one version in all.
 lock test docker/requirements-test.in -c docker/requirements-cuda.lock
+lock nvcc docker/requirements-nvcc.in -c docker/requirements-cuda.lock
+# But setuptools, which must be older for detectron2.
+lock detectron2 docker/requirements-detectron2.in \
+  -c <(sed -n 's/ \\$//; /==/ { /^setuptools/! p }' docker/requirements-cuda.lock)
