@@ -166,11 +166,23 @@ user_of() {
   fi
 }
 
+# Whoever has no link gets the page that asks for one, and no question.
+STRANGER='
+from urllib.error import HTTPError
+from urllib.request import urlopen
+try:
+    urlopen("http://127.0.0.1:8765/api/next")
+except HTTPError as error:
+    raise SystemExit(0 if error.code == 401 else str(error))
+raise SystemExit("a question was given to nobody")'
+
 annotate_works() {
   step "the annotation service, until its health check is content"
   [ -d "$results/campaign" ] || fail "the target annotate is tried on the campaign of the target runtime"
   cp -r "$results/campaign" "$results/served" && mv "$results/served" "$results/work"
   chown -R "$ANYBODY" "$results/work"
+  run_in annotate annotators add work ana >"$results/link"
+  grep -q 'login#token=' "$results/link" || fail "no link to log in by"
   if [ "$ENGINE" = docker ]; then
     local container
     container=$(docker run --detach --user "$ANYBODY" -v "$results/work:/work" -p 127.0.0.1::8765 \
@@ -182,12 +194,13 @@ annotate_works() {
     docker logs "$container" >&2
     [ "$(docker inspect --format '{{.State.Health.Status}}' "$container")" = healthy ] \
       || fail "the service does not become healthy"
+    docker exec "$container" python -c "$STRANGER" || fail "strangers are let in"
     docker stop "$container" >/dev/null
     [ "$(docker inspect --format '{{.State.ExitCode}}' "$container")" = 0 ] || fail "it ends badly"
     docker rm "$container" >/dev/null
     return
   fi
-  local words health container
+  local words health container network healthy=
   mapfile -t words < <(config_of "$(image annotate)" Entrypoint; config_of "$(image annotate)" Cmd)
   mapfile -t health < <(config_of "$(image annotate)" Healthcheck.Test)
   [ "${health[0]}" = CMD ] || fail "the image has no health check"
@@ -196,13 +209,12 @@ annotate_works() {
   export WORK
   # A network of its own: the port is the image's, whatever else this machine serves.
   unshare --net bash -c 'ip link set lo up; exec sleep 900' &
-  local network=$!
+  network=$!
   sleep 1
   setsid nsenter --net=/proc/$network/ns/net bash -c 'buildah "$@"' - \
     run --user "$ANYBODY" --volume "$results/work:/work" "$container" -- "${words[@]}" \
     >"$results/service.log" 2>&1 &
   background=$!
-  local healthy=
   for _ in $(seq 60); do
     kill -0 $background 2>/dev/null || { cat "$results/service.log" >&2; fail "the service ended"; }
     if nsenter --net=/proc/$network/ns/net bash -c 'buildah "$@"' - run --user "$ANYBODY" \
@@ -213,6 +225,8 @@ annotate_works() {
   done
   cat "$results/service.log" >&2
   [ -n "$healthy" ] || fail "the service does not become healthy"
+  nsenter --net=/proc/$network/ns/net bash -c 'buildah "$@"' - run --user "$ANYBODY" "$container" -- \
+    python -c "$STRANGER" || fail "strangers are let in"
   kill -TERM -- -$background
   wait $background || true
   background=
