@@ -6,8 +6,15 @@ import threading
 
 import sqlalchemy
 
-from haystack.annotate.store.event_feed import events_after, gold_verdicts, open_questions
+from haystack.annotate.live import LiveSummary
+from haystack.annotate.store.event_feed import (
+    events_after,
+    further_copies,
+    gold_verdicts,
+    open_questions,
+)
 from haystack.annotate.store.schema import gold, proposals
+from haystack.annotate.summary import Summarizer
 
 
 def test_events_are_given_once_in_order(store, make_queue):
@@ -28,12 +35,25 @@ def test_events_are_given_once_in_order(store, make_queue):
 
 
 def test_what_is_still_asked_counts_copies(store, make_queue):
+    def to_ask():
+        live = LiveSummary(store, Summarizer(str), every=0, queue_every=0)
+        return {row.predicate: row.to_ask for row in live.get().predicates}
+
     queue = make_queue(count=4)
     store.load_proposals(queue, round=0)
     with store.database.write() as connection:
         more = sqlalchemy.update(proposals).where(proposals.c.id == queue[0].id).values(copies=3)
         connection.execute(more)
-    assert open_questions(store.database) == {0: 6, 1: 4}
+    assert open_questions(store.database) == {0: (4, 0), 1: (4, 0)}
+    assert further_copies(store.database) == {0: 2}
+    assert to_ask() == {0: 6, 1: 4}
+    store.answer(queue[0].id, "correct", "ann", "k1")
+    assert to_ask() == {0: 5, 1: 4}
+    store.answer(queue[0].id, "incorrect", "bea", "k2")
+    store.answer(queue[1].id, "incorrect", "bea", "k3")
+    assert to_ask() == {0: 3, 1: 4}
+    store.answer(queue[0].id, "incorrect", "cem", "k4")
+    assert to_ask() == {0: 2, 1: 4}
 
 
 def test_gold_is_known(store, make_queue):

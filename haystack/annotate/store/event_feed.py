@@ -8,7 +8,7 @@ from sqlalchemy import case, func, select
 
 from haystack.annotate.records import Purpose, Verdict
 from haystack.annotate.store.database import Database
-from haystack.annotate.store.schema import events, gold, proposals
+from haystack.annotate.store.schema import events, gold, proposals, tallies
 
 
 class Event(NamedTuple):
@@ -79,11 +79,20 @@ def gold_verdicts(database: Database) -> dict[str, Verdict]:
         return {row.proposal_id: row.verdict for row in rows}
 
 
-def open_questions(database: Database) -> dict[int, int]:
-    """Predicate -> how many answers are still asked for: open questions times their copies."""
+def open_questions(database: Database) -> dict[int, tuple[int, int]]:
+    """Predicate -> open questions, and the answers that were given to them so far."""
+    query = select(
+        tallies.c.predicate, func.sum(tallies.c.open), func.sum(tallies.c.seen_open)
+    ).group_by(tallies.c.predicate)
+    with database.read() as connection:
+        return {row[0]: (int(row[1]), int(row[2])) for row in connection.execute(query)}
+
+
+def further_copies(database: Database) -> dict[int, int]:
+    """Predicate -> answers that open questions are to get beyond one each; reads all of them."""
     query = (
-        select(proposals.c.predicate, func.sum(proposals.c.copies))
-        .where(proposals.c.is_open)
+        select(proposals.c.predicate, func.sum(proposals.c.copies - 1))
+        .where(proposals.c.is_open, proposals.c.copies > 1)
         .group_by(proposals.c.predicate)
     )
     with database.read() as connection:
