@@ -241,14 +241,22 @@ class Summary:
     clock_hours_to_go: float | None
 
 
-def seen_by(summary: Summary, annotator: str) -> Summary:
-    """What an annotator may see: the totals, and of people the one who looks."""
+def seen_by(summary: Summary, annotator: str, wording: Callable[[int], str]) -> Summary:
+    """What an annotator may see: the totals, and of people the one who looks.
+
+    Args:
+        summary: the campaign.
+        annotator: who looks.
+        wording: predicate number -> what annotators are asked about. The data set's own names are
+            kept from them, as in the paper (section 3.1).
+    """
     own = [
         replace(person, gold=person.own_gold, repeats=person.own_repeats)
         for person in summary.people
         if person.name == annotator
     ]
-    return replace(summary, people=tuple(own), pairs=())
+    named = [replace(row, name=wording(row.predicate)) for row in summary.predicates]
+    return replace(summary, predicates=tuple(named), people=tuple(own), pairs=())
 
 
 class Summarizer:

@@ -83,7 +83,11 @@ def progress_part(workspace: Workspace, store: AnnotationStore) -> Callable[[Fas
     """
     from haystack.annotate.live import LiveSummary
     from haystack.annotate.service.progress import Figure, add_progress
+    from haystack.annotate.store.wordings import PredicateNames
 
+    vocabulary = workspace.vocabulary
+    originals = [vocabulary.annotator_name(p) for p in range(vocabulary.num_predicates)]
+    wordings = PredicateNames(store.database, originals)
     facts = _Facts(workspace)
 
     def drawing(name: str) -> Callable[[Summary], bytes]:
@@ -92,7 +96,8 @@ def progress_part(workspace: Workspace, store: AnnotationStore) -> Callable[[Fas
     def add(app: FastAPI) -> None:
         live = LiveSummary(store, _summarizer(workspace, facts))
         names = list(_TITLES) if facts.known else ["positive-share"]
-        add_progress(app, live, {name: Figure(_TITLES[name], drawing(name)) for name in names})
+        figures = {name: Figure(_TITLES[name], drawing(name)) for name in names}
+        add_progress(app, live, wordings.name, figures)
 
     return add
 

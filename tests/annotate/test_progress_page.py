@@ -26,7 +26,8 @@ def part(store, *, every=0.0, **options):
 
     def add(app):
         summarizer = Summarizer(NAMES.__getitem__, window=10, **options)
-        add_progress(app, LiveSummary(store, summarizer, every=every, queue_every=0), FIGURES)
+        live = LiveSummary(store, summarizer, every=every, queue_every=0)
+        add_progress(app, live, "consuming {}".format, FIGURES)
 
     return add
 
@@ -82,8 +83,16 @@ def test_an_annotator_sees_the_totals_and_nobody_else(client):
     assert [person["name"] for person in summary["people"]] == ["bea"]
     assert summary["pairs"] == []
     assert summary["predicates"][0]["judged"] == 30
+    assert [row["name"] for row in summary["predicates"]] == ["consuming 0", "consuming 1"]
     as_annotator(client, "new")
     assert summary_of(client)["people"] == []
+
+
+def test_figures_are_for_leads(client):
+    """They carry the data set's own names, which are kept from annotators."""
+    as_annotator(client)
+    assert client.get("/api/summary").json()["figures"] == {}
+    assert client.get("/api/figures/share.svg").status_code == 403
 
 
 def test_hidden_gold_stays_hidden(client, campaign):

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from haystack.annotate.live import LiveSummary
 from haystack.annotate.service.errors import sentence
-from haystack.annotate.service.identity import Asker
+from haystack.annotate.service.identity import Asker, Lead
 from haystack.annotate.service.pages import add_page
 from haystack.annotate.summary import Summary, seen_by
 
@@ -37,7 +37,7 @@ class ProgressMessage:
 
     Args:
         summary: the campaign; an annotator gets no other person's figures.
-        figures: name -> title of the figures that can be downloaded.
+        figures: name -> title of what a lead can download.
     """
 
     summary: Summary
@@ -45,13 +45,17 @@ class ProgressMessage:
 
 
 def add_progress(
-    app: FastAPI, live: LiveSummary, figures: Mapping[str, Figure] | None = None
+    app: FastAPI,
+    live: LiveSummary,
+    wording: Callable[[int], str],
+    figures: Mapping[str, Figure] | None = None,
 ) -> None:
     """Add the page ``/progress``, what it asks for, and figures.
 
     Args:
         app: the application.
         live: the campaign's summary.
+        wording: predicate number -> what annotators are asked about.
         figures: by name, which becomes part of an address and of a file's name.
     """
     drawings = figures or {}
@@ -61,14 +65,14 @@ def add_progress(
     @app.get("/api/summary")
     def get_summary(request: Request, asker: Asker) -> ProgressMessage:
         """How the campaign goes. A lead sees everybody, an annotator the totals and oneself."""
-        summary = live.get()
+        message = ProgressMessage(live.get(), titles)
         if asker.role != "lead":
-            summary = seen_by(summary, asker.name)
-        response = JSONResponse(asdict(ProgressMessage(summary, titles)))
+            message = ProgressMessage(seen_by(message.summary, asker.name, wording), {})
+        response = JSONResponse(asdict(message))
         return _unless_known(request, response)  # type: ignore[return-value]  # for the schema
 
     @app.get("/api/figures/{name}.svg", response_class=Response)
-    def get_figure(asker: Asker, name: str) -> Response:
+    def get_figure(_: Lead, name: str) -> Response:
         """A figure of the campaign as it is now."""
         if name not in drawings:
             return sentence(404, "there is no such figure; the progress page lists them")
