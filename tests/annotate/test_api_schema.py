@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from schemathesis import GenerationMode  # noqa: E402
 
+from haystack.annotate.live import LiveSummary  # noqa: E402
+from haystack.annotate.service.progress import Figure, add_progress  # noqa: E402
 from haystack.annotate.service.site import Site  # noqa: E402
 from haystack.annotate.store.accounts import Accounts  # noqa: E402
+from haystack.annotate.summary import Summarizer  # noqa: E402
 
 # Well-formed requests may be refused: there is no such proposal, or no such predicate.
 NOT_CHECKED = [schemathesis.checks.positive_data_acceptance]
@@ -36,7 +39,12 @@ def token(sqlite_store, make_queue):
 @pytest.fixture
 def schema(run_service, sqlite_store, media, token):
     """The schema that a running service with a login gives."""
-    service = run_service(sqlite_store, media, site=Site("0.0.0.0"))
+
+    def progress(app):
+        live = LiveSummary(sqlite_store, Summarizer(str))
+        add_progress(app, live, str, {"share": Figure("Share", lambda _: b"<svg/>")})
+
+    service = run_service(sqlite_store, media, site=Site("0.0.0.0"), parts=[progress])
     headers = {"Authorization": f"Bearer {token}"}
     loaded = schemathesis.openapi.from_url(f"{service.url}openapi.json", headers=headers)
     loaded.config.update(headers=headers)
@@ -57,6 +65,7 @@ def test_the_service_keeps_its_schema(schema):
         keeps()
         tested.add(operation.label)
     assert {"POST /api/answer", "GET /api/next", "POST /api/login", "GET /healthz"} <= tested
+    assert {"GET /api/summary", "GET /api/figures/{name}.svg"} <= tested
 
 
 def test_every_route_is_in_the_schema_with_its_refusals(schema):

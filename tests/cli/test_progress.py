@@ -132,3 +132,26 @@ def test_what_is_no_campaign_is_refused(make, sentence, capsys, tmp_path):
     assert code == 2
     assert sentence in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_service_has_the_same_numbers_and_figures(workspace, capsys):
+    pytest.importorskip("fastapi", reason="the annotation service needs FastAPI")
+    from fastapi.testclient import TestClient
+
+    from haystack.annotate.service.app import create_app
+    from haystack.cli.yields import progress_part
+
+    _, out, _ = run(capsys, workspace, "--figures", workspace / "figures", "--json")
+    campaign = Workspace.configured(workspace)
+    names = campaign.vocabulary.predicate_classes
+    with AnnotationStore(workspace / "annotations.db") as store:
+        app = create_app(store, None, names, parts=[progress_part(campaign, store)])
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            message = client.get("/api/summary").json()
+            served = {
+                name: client.get(f"/api/figures/{name}.svg").content for name in message["figures"]
+            }
+    shown = json.loads(out)
+    assert message["summary"]["predicates"] == shown["predicates"]
+    assert served == {path.stem: path.read_bytes() for path in (workspace / "figures").iterdir()}
+    assert len(served) == 3

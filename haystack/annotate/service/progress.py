@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from haystack.annotate.live import LiveSummary
 from haystack.annotate.service.errors import sentence
 from haystack.annotate.service.identity import Asker, Lead
+from haystack.annotate.service.media import picture_of
 from haystack.annotate.service.pages import add_page
 from haystack.annotate.summary import Summary, seen_by
 
@@ -71,7 +72,11 @@ def add_progress(
         response = JSONResponse(asdict(message))
         return _unless_known(request, response)  # type: ignore[return-value]  # for the schema
 
-    @app.get("/api/figures/{name}.svg", response_class=Response)
+    @app.get(
+        "/api/figures/{name}.svg",
+        response_class=Response,
+        responses=picture_of("image/svg+xml"),
+    )
     def get_figure(_: Lead, name: str) -> Response:
         """A figure of the campaign as it is now."""
         if name not in drawings:
