@@ -16,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from haystack.annotate.service.site import Site
 
 _SAFE_METHODS = ("GET", "HEAD")
+_MOST_BYTES = 16_384
+_BODY_SECONDS = 20.0
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -33,17 +35,11 @@ class Guard:
     Args:
         app: the application behind it.
         site: the names under which the service may be addressed, and its own origin.
-        max_body: longest request body in bytes.
-        patience: how long a body may take, in seconds.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, site: Site, max_body: int = 16_384, patience: float = 20.0
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, site: Site) -> None:
         self._app = app
         self._site = site
-        self._patience = patience
-        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -62,12 +58,12 @@ class Guard:
         refusal = self._refusal(scope["method"], headers)
         if refusal is None and scope["method"] not in _SAFE_METHODS:
             try:
-                body = await asyncio.wait_for(self._read(headers, receive), self._patience)
+                body = await asyncio.wait_for(self._read(headers, receive), _BODY_SECONDS)
             except asyncio.TimeoutError:
-                refusal = (408, f"a request must be sent within {self._patience:g} seconds")
+                refusal = (408, f"a request must be sent within {_BODY_SECONDS:g} seconds")
             else:
                 if body is None:
-                    refusal = (413, f"a request may be at most {self._max_body} bytes long")
+                    refusal = (413, f"a request may be at most {_MOST_BYTES} bytes long")
                 else:
                     receive = _replay(body, receive)
         if refusal is not None:
@@ -104,7 +100,7 @@ class Guard:
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
         """The whole body; None as soon as it is too long."""
         announced = headers.get("content-length", "0")
-        if not announced.isdecimal() or int(announced) > self._max_body:
+        if not announced.isdecimal() or int(announced) > _MOST_BYTES:
             return None
         body = bytearray()
         while True:
@@ -112,7 +108,7 @@ class Guard:
             if message["type"] != "http.request":
                 return bytes(body)
             body += message.get("body", b"")
-            if len(body) > self._max_body:
+            if len(body) > _MOST_BYTES:
                 return None
             if not message.get("more_body", False):
                 return bytes(body)
