@@ -18,6 +18,7 @@ from haystack.text import table
 
 if TYPE_CHECKING:
     from haystack.annotate.records import Proposal
+    from haystack.annotate.settings import QueueSettings
     from haystack.annotate.store.store import AnnotationStore
     from haystack.pipeline.workspace import Workspace
     from haystack.scene_graph import SceneGraphDataset
@@ -56,6 +57,12 @@ def add_verbs(verbs: Any) -> None:
         "--prepare",
         action="store_true",
         help="ask nothing: serve the pages that come before proposals, to choose clusters",
+    )
+    annotate.add_argument(
+        "--gold",
+        metavar="A.json",
+        help="hide questions whose answer these annotations know among the others, to measure "
+        "annotators (annotate.gold_rate, annotate.gold_items)",
     )
     simulation = annotate.add_argument_group("simulation (no page)")
     simulation.add_argument(
@@ -106,9 +113,14 @@ def _annotate(args: argparse.Namespace) -> Outcome:
     truth = None
     if args.answers_from is not None:
         truth = read_psg(args.answers_from, vocabulary=workspace.vocabulary)
+    gold = None
+    if args.gold is not None:
+        gold = read_psg(args.gold, vocabulary=workspace.vocabulary)
     number = current_round(workspace.root) if args.round is None else args.round
     with load_queue(workspace, database_of(args), truth, round_number=number) as store:
         workspace.save()
+        if gold is not None:
+            _hide_gold(workspace, store, gold)
         if truth is not None:
             return _simulate(args, workspace, store, truth)
         return _serve(args, workspace, store)
@@ -151,7 +163,8 @@ def load_queue(
         known = truth.by_id()
         check_segments(workspace.segments_of(known), known)
     # A stepping clock makes simulated campaigns repeatable to the byte.
-    store = AnnotationStore(database, clock=utc_now if truth is None else SteppingClock())
+    clock = utc_now if truth is None else SteppingClock()
+    store = AnnotationStore(database, clock=clock, settings=_queue_settings(workspace))
     store.load_proposals(
         (
             Proposal(
@@ -171,6 +184,40 @@ def load_queue(
         round=round_number,
     )
     return store
+
+
+def _queue_settings(workspace: Workspace) -> QueueSettings:
+    from haystack.annotate.settings import QueueSettings
+
+    chosen = workspace.config.annotate
+    number = workspace.vocabulary.predicate_index
+    return QueueSettings(
+        copies=chosen.copies,
+        share=chosen.share,
+        copies_of={number(name): n for name, n in chosen.copies_by_name().items()},
+        tie_breaker=chosen.adjudication == "annotator",
+        lease_seconds=chosen.lease_seconds,
+        gold_rate=chosen.gold_rate,
+        repeat_rate=chosen.repeat_rate,
+        repeat_after=chosen.repeat_after,
+    )
+
+
+def _hide_gold(workspace: Workspace, store: AnnotationStore, known: SceneGraphDataset) -> None:
+    """Make questions gold items whose answer is known; the same ones whenever this runs."""
+    from haystack.annotate.store.gold import choose_gold
+    from haystack.cli.truth import check_segments, truth_from
+
+    graphs = known.by_id()
+    check_segments(workspace.segments_of(graphs), graphs)
+    chosen = choose_gold(store.queued(), truth_from(known), workspace.config.annotate.gold_items)
+    if not chosen:
+        raise InputError(
+            "expected annotations that answer some of the questions, these answer none; gold "
+            "items come from images of the campaign"
+        )
+    set_already = {item.proposal.id for item in store.gold_items()}
+    store.set_gold({i: v for i, v in chosen.items() if i not in set_already}, "gold file")
 
 
 def _simulate(

@@ -314,12 +314,61 @@ class CampaignConfig:
 
 
 @dataclass(frozen=True)
+class AnnotateConfig:
+    """How the questions are shared out among annotators.
+
+    Args:
+        copies: how many annotators answer a question that is shared.
+        share: share of the questions that is shared, 0 to 1; the others are answered once. Which
+            ones follows from the questions alone.
+        copies_of: ``predicate=copies`` for predicates that are to differ from both.
+        adjudication: who settles a tie: ``lead``, or ``annotator`` = one more of them, first.
+        lease_seconds: how long a question that was handed out is kept from others.
+        gold_rate: share of hidden gold items among the questions, 0 to 1 (``--gold``).
+        gold_items: at most so many gold items of each predicate are taken from ``--gold``.
+        repeat_rate: share of questions that an annotator has answered before, 0 to 1.
+        repeat_after: after how many further answers a question may be repeated.
+    """
+
+    copies: int = 1
+    share: float = 1.0
+    copies_of: list[str] = field(default_factory=list)
+    adjudication: str = "lead"
+    lease_seconds: float = 300.0
+    gold_rate: float = 0.0
+    gold_items: int = 30
+    repeat_rate: float = 0.0
+    repeat_after: int = 50
+
+    def __post_init__(self) -> None:
+        _one_of("annotate.adjudication", self.adjudication, ("lead", "annotator"))
+        _at_least("annotate.gold_items", self.gold_items, 1)
+        self.copies_by_name()
+
+    def copies_by_name(self) -> dict[str, int]:
+        """``copies_of`` as predicate -> copies.
+
+        Raises:
+            InputError: an entry that is not of the form ``predicate=copies``.
+        """
+        found = {}
+        for entry in self.copies_of:
+            name, equals, copies = entry.rpartition("=")
+            if not (name and equals and copies.isdecimal()):
+                raise InputError(
+                    f"'annotate.copies_of' expects entries such as eating=2, got {entry!r}"
+                )
+            found[name] = int(copies)
+        return found
+
+
+@dataclass(frozen=True)
 class WorkspaceConfig:
     """Settings of all stages.
 
     Args:
         vocabulary: ``psg``, or a JSON or YAML file with the class lists.
-        source, embed, cluster, segment, score, propose, campaign: see their classes.
+        source, embed, cluster, segment, score, propose, campaign, annotate: see their classes.
     """
 
     vocabulary: str = "psg"
@@ -330,6 +379,7 @@ class WorkspaceConfig:
     score: ScoreConfig = field(default_factory=ScoreConfig)
     propose: ProposeConfig = field(default_factory=ProposeConfig)
     campaign: CampaignConfig = field(default_factory=CampaignConfig)
+    annotate: AnnotateConfig = field(default_factory=AnnotateConfig)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for YAML or JSON."""

@@ -22,21 +22,25 @@ from haystack.annotate.store.rows import (
     AS_ASKED,
     FAULTS,
     LABELS,
+    Scope,
     answers_from,
     find_proposal,
     not_undone,
     to_answer,
 )
-from haystack.annotate.store.schema import current_answers, events, proposals, segment_faults
+from haystack.annotate.store.schema import current_answers, events, segment_faults
 from haystack.annotate.store.tallies import Tallies
 from haystack.annotate.store.times import timestamp
 from haystack.errors import InputError
 
 # These follow the imports above, which explain a missing SQLAlchemy.
-from sqlalchemy import ColumnElement, Connection, Row, Select, exists, select  # isort: skip
+from sqlalchemy import Connection, Row, Select, bindparam, exists, select  # isort: skip
 
 _KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LONGEST_NAME = 200
+
+_BY_KEY = answers_from(events).where(events.c.key == bindparam("key"))
+_HAS_FAULTS = select(exists().where(segment_faults.c.image_id == bindparam("image")))
 
 
 class Events:
@@ -61,7 +65,7 @@ class Events:
         tallies: Tallies,
     ) -> None:
         self._database = database
-        self._insert = insert
+        self._add = insert(events).on_conflict_do_nothing().returning(events.c.id)
         self._clock = clock
         self._queue = queue
         self._leases = leases
@@ -154,29 +158,20 @@ class Events:
     ) -> Answer:
         given = content | {"purpose": purpose, "dwell_ms": dwell_ms}
         appended = self._append(connection, key, asked, **given)
-        saved = connection.execute(answers_from(events).where(events.c.key == key)).one()
+        saved = connection.execute(_BY_KEY, {"key": key}).one()
         return to_answer(saved) if appended else _replayed(saved, content)
 
     def _append(self, connection: Connection, key: str, asked: Proposal, **content: Any) -> bool:
         """Append an event, and what follows from it; False if the key exists already."""
         verdict, annotator = content["verdict"], content["annotator"]
-        statement = (
-            self._insert(events)
-            .values(
-                **content,
-                key=key,
-                created_at=timestamp(self._clock()),
-                **{name: getattr(asked, name) for name in AS_ASKED},
-            )
-            .on_conflict_do_nothing()
-            .returning(events.c.id)
-        )
+        row = content | {"key": key, "created_at": timestamp(self._clock())}
+        row = {"retracts": None} | row | {name: getattr(asked, name) for name in AS_ASKED}
         if content["purpose"] not in LABELS:  # nothing follows from it
-            return connection.execute(statement).scalar_one_or_none() is not None
+            return connection.execute(self._add, row).scalar_one_or_none() is not None
         self._database.take_turns(connection, "image", asked.image_id)
         scope = self._touched_by(connection, asked, verdict)
         with self._tallies.following(connection, annotator, scope):
-            event_id = connection.execute(statement).scalar_one_or_none()
+            event_id = connection.execute(self._add, row).scalar_one_or_none()
             if event_id is None:
                 return False
             if verdict in FAULTS:
@@ -186,18 +181,15 @@ class Events:
             self._queue.reopen(connection, scope)
         return True
 
-    def _touched_by(
-        self, connection: Connection, asked: Proposal, verdict: str
-    ) -> ColumnElement[bool]:
+    def _touched_by(self, connection: Connection, asked: Proposal, verdict: str) -> Scope:
         """What an event can open or close: its proposal, or with faults all of the image's."""
-        known = exists().where(segment_faults.c.image_id == asked.image_id)
-        if verdict in FAULTS or connection.execute(select(known)).scalar_one():
-            return proposals.c.image_id == asked.image_id
-        return proposals.c.id == asked.id
+        image = {"image": asked.image_id}
+        if verdict in FAULTS or connection.execute(_HAS_FAULTS, image).scalar_one():
+            return Scope("image_id", asked.image_id)
+        return Scope("id", asked.id)
 
     def _saved(self, connection: Connection, key: str) -> Row[Any] | None:
-        query = answers_from(events).where(events.c.key == key)
-        return connection.execute(query).one_or_none()
+        return connection.execute(_BY_KEY, {"key": key}).one_or_none()
 
 
 def check_verdict(verdict: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from haystack.annotate.records import Claim, Proposal, Purpose
 from haystack.annotate.settings import QueueSettings
 from haystack.annotate.store.rows import (
-    answered_by,
+    answered_by_me,
     is_faulty,
     is_wanted,
     judgements,
@@ -20,12 +20,12 @@ from haystack.annotate.store.schema import current_answers, events, gold, leases
 
 # These follow the imports above, which explain a missing SQLAlchemy.
 from sqlalchemy import (  # isort: skip
-    ColumnElement,
     Connection,
     Integer,
     Row,
     Select,
     and_,
+    bindparam,
     cast,
     delete,
     exists,
@@ -39,6 +39,138 @@ _LOOK_BACK = 1_000
 """Events among which a question to repeat is looked for; an annotator's own, newest first."""
 
 _ENDED = 0.0
+
+# ---------------------------------------------------------------------- statements
+# Parameters: me = the annotator, now and ends = the time now and a lease's length later, ids = of
+# proposals, besides = those to leave out, many = at most so many, after = answers in between.
+
+_ME = leases.c.annotator == bindparam("me")
+_THESE = and_(_ME, leases.c.proposal_id.in_(bindparam("ids", expanding=True)))
+_OTHERS = proposals.c.id.not_in(bindparam("besides", expanding=True))
+
+_IS_LIVE = and_(leases.c.expires_at > bindparam("now"), leases.c.expires_at <= bindparam("ends"))
+_HELD_BY_OTHERS = and_(
+    leases.c.proposal_id == proposals.c.id,
+    leases.c.annotator != bindparam("me"),
+    leases.c.purpose == "label",
+    _IS_LIVE,
+)
+_IS_FREE = or_(
+    ~exists().where(_HELD_BY_OTHERS),
+    and_(
+        proposals.c.copies > 1,
+        judgements() + select(func.count()).where(_HELD_BY_OTHERS).scalar_subquery()
+        < proposals.c.copies,
+    ),
+)
+"""An open proposal needs one more annotator than answered and hold it."""
+
+CLAIMABLE = (
+    select(proposals)
+    .where(
+        proposals.c.predicate == bindparam("predicate"),
+        proposals.c.is_open,
+        ~answered_by_me(),
+        _OTHERS,
+    )
+    .order_by(proposals.c.rank, proposals.c.id)
+)
+"""Open proposals that the annotator did not answer, by rank, leases aside."""
+
+# Another transaction's rows are passed over, not waited for. A foreign key's check, which leases
+# make, does not conflict with this lock.
+_FREE = (
+    CLAIMABLE.where(_IS_FREE)
+    .limit(bindparam("many"))
+    .with_for_update(skip_locked=True, key_share=True)
+)
+_STILL_FREE = select(proposals.c.id).where(
+    proposals.c.id.in_(bindparam("ids", expanding=True)), proposals.c.is_open, _IS_FREE
+)
+_WAITING = CLAIMABLE.with_only_columns(proposals.c.id).order_by(None).subquery()
+_COUNT_WAITING = select(func.count()).select_from(_WAITING)
+_FIRST_END = select(func.min(leases.c.expires_at)).where(
+    leases.c.proposal_id.in_(select(_WAITING.c.id)), leases.c.annotator != bindparam("me"), _IS_LIVE
+)
+
+_MINE = (
+    select(
+        proposals,
+        leases.c.purpose.label("lease_purpose"),
+        leases.c.position,
+        leases.c.expires_at,
+        cast(is_faulty(), Integer).label("is_faulty"),
+        cast(is_wanted(), Integer).label("is_wanted"),
+    )
+    .join_from(leases, proposals, proposals.c.id == leases.c.proposal_id)
+    .where(_ME)
+    .order_by(leases.c.position)
+)
+_MY_IDS = select(leases.c.proposal_id).where(_ME)
+_MY_FIRST = select(func.min(leases.c.position)).where(_ME)
+_RENEW = update(leases).where(_THESE).values(expires_at=bindparam("ends"))
+_FORGET = delete(leases).where(_THESE, leases.c.purpose == "label")
+_END = update(leases).where(_THESE, leases.c.expires_at != _ENDED).values(expires_at=_ENDED)
+_FINISH = delete(leases).where(_ME, leases.c.proposal_id == bindparam("proposal"))
+_WHY = select(leases.c.purpose).where(_ME, leases.c.proposal_id == bindparam("proposal"))
+_WHY_BEFORE = select(current_answers.c.purpose).where(
+    current_answers.c.proposal_id == bindparam("proposal"),
+    current_answers.c.annotator == bindparam("me"),
+)
+_IS_GOLD = select(exists().where(gold.c.proposal_id == bindparam("proposal")))
+
+_GOLD = (
+    select(proposals)
+    .join_from(gold, proposals, proposals.c.id == gold.c.proposal_id)
+    .where(
+        proposals.c.predicate == bindparam("predicate"),
+        _OTHERS,
+        ~answered_by_me(("label", "gold", "repeat", "adjudication")),
+        ~is_faulty(),
+    )
+    .order_by(proposals.c.id)
+    .limit(bindparam("many"))
+)
+"""Gold items that the annotator has never answered, in an order that says nothing."""
+
+
+def _repeats() -> Select[Any]:
+    """Own labels that lie enough answers back and were not asked again, newest first.
+
+    So the answers in between are about as many each time, over the whole campaign.
+    """
+    older = (
+        select(events.c.id, events.c.proposal_id, events.c.purpose, events.c.verdict)
+        .where(events.c.annotator == bindparam("me"), not_undone())
+        .order_by(events.c.id.desc())
+        .offset(bindparam("after"))
+        .limit(_LOOK_BACK)
+        .subquery()
+    )
+    since = events.alias()
+    given_since = (
+        select(func.max(since.c.id))
+        .where(since.c.proposal_id == older.c.proposal_id, since.c.annotator == bindparam("me"))
+        .where(not_undone(since))
+        .scalar_subquery()
+    )
+    return (
+        select(proposals)
+        .join_from(older, proposals, proposals.c.id == older.c.proposal_id)
+        .where(
+            older.c.purpose == "label",
+            older.c.verdict.in_(("correct", "incorrect", "no_relation")),
+            older.c.id == given_since,
+            proposals.c.predicate == bindparam("predicate"),
+            _OTHERS,
+            ~is_faulty(),
+        )
+        .order_by(older.c.id.desc())
+        .limit(bindparam("many"))
+    )
+
+
+_REPEATS = _repeats()
 
 
 class Leases:
@@ -64,7 +196,11 @@ class Leases:
         settings: QueueSettings,
         draw: Callable[[], float],
     ) -> None:
-        self._insert = insert
+        new = insert(leases)
+        again = {name: new.excluded[name] for name in ("purpose", "position", "expires_at")}
+        self._add = new.on_conflict_do_update(
+            index_elements=("proposal_id", "annotator"), set_=again
+        )
         self._clock = clock
         self._settings = settings
         self._draw = draw
@@ -80,83 +216,62 @@ class Leases:
         """
         now = self._clock().timestamp()
         ends = now + self._settings.lease_seconds
-        own = connection.execute(_leases_of(annotator)).all()
+        asker = {"me": annotator, "predicate": predicate, "now": now, "ends": ends}
+        own = connection.execute(_MINE, asker).all()
         kept, given_up = [], []
         for row in own:
             is_live = now < row.expires_at <= ends
-            if is_live and row.lease_predicate == predicate and _is_askable(row):
+            if is_live and row.predicate == predicate and _is_askable(row):
                 kept.append(row)
             elif row.lease_purpose == "label" or is_live:
                 given_up.append(row.id)
         self._end(connection, annotator, given_up)
         kept = kept[:limit]
         if kept:
-            connection.execute(
-                update(leases)
-                .where(leases.c.annotator == annotator, leases.c.proposal_id.in_(_ids(kept)))
-                .values(expires_at=ends)
-            )
+            connection.execute(_RENEW, {"me": annotator, "ids": _ids(kept), "ends": ends})
         fresh: list[tuple[Row[Any], Purpose]] = []
         if len(kept) < limit:
-            fresh = self._fresh(connection, predicate, annotator, now, kept, limit - len(kept))
+            fresh = self._fresh(connection, asker, kept, limit - len(kept))
             last = max((row.position for row in own), default=0)
             self._lease(connection, annotator, fresh, last + 1, ends)
         questions = tuple(to_proposal(row) for row in (*kept, *(row for row, _ in fresh)))
         if questions and len(questions) == limit:
             return Claim(questions)
-        return self._held(connection, predicate, annotator, now, questions)
+        return _held(connection, asker | {"besides": [asked.id for asked in questions]}, questions)
 
     def purpose(self, connection: Connection, proposal_id: str, annotator: str) -> Purpose:
         """Why the annotator was asked; a lease that has ended still says it."""
-        held = select(leases.c.purpose).where(
-            leases.c.proposal_id == proposal_id, leases.c.annotator == annotator
-        )
-        purpose: Purpose | None = connection.execute(held).scalar_one_or_none()
-        if purpose is not None:
-            return purpose
-        given = select(current_answers.c.purpose).where(
-            current_answers.c.proposal_id == proposal_id, current_answers.c.annotator == annotator
-        )
-        before: Purpose | None = connection.execute(given).scalar_one_or_none()
-        if before is not None:
-            return before  # thought better of it
-        is_gold = select(exists().where(gold.c.proposal_id == proposal_id))
-        return "gold" if connection.execute(is_gold).scalar_one() else "label"
+        asked = {"me": annotator, "proposal": proposal_id}
+        for known in (_WHY, _WHY_BEFORE):  # without a lease: whoever thought better of an answer
+            purpose: Purpose | None = connection.execute(known, asked).scalar_one_or_none()
+            if purpose is not None:
+                return purpose
+        return "gold" if connection.execute(_IS_GOLD, asked).scalar_one() else "label"
 
     def finish(self, connection: Connection, proposal_id: str, annotator: str) -> None:
         """The annotator has answered."""
-        connection.execute(
-            delete(leases).where(
-                leases.c.proposal_id == proposal_id, leases.c.annotator == annotator
-            )
-        )
+        connection.execute(_FINISH, {"me": annotator, "proposal": proposal_id})
 
     def restore(
         self, connection: Connection, proposal: Proposal, annotator: str, purpose: Purpose
     ) -> None:
         """An answer was taken back: it is the next question again, asked for the same purpose."""
-        first = connection.execute(
-            select(func.min(leases.c.position)).where(leases.c.annotator == annotator)
-        ).scalar_one()
+        first = connection.execute(_MY_FIRST, {"me": annotator}).scalar_one()
         ends = self._clock().timestamp() + self._settings.lease_seconds
         self._lease(connection, annotator, [(proposal, purpose)], (first or 0) - 1, ends)
 
     def release(self, connection: Connection, annotator: str) -> None:
         """Give up whatever the annotator holds."""
-        held = select(leases.c.proposal_id).where(leases.c.annotator == annotator)
-        self._end(connection, annotator, connection.execute(held).scalars().all())
+        held = connection.execute(_MY_IDS, {"me": annotator}).scalars().all()
+        self._end(connection, annotator, held)
 
     # ------------------------------------------------------------------
 
     def _end(self, connection: Connection, annotator: str, ids: Sequence[str]) -> None:
         """Let others be asked; gold and repeats stay noted, for an answer that is on its way."""
-        if not ids:
-            return
-        those = and_(leases.c.annotator == annotator, leases.c.proposal_id.in_(ids))
-        connection.execute(delete(leases).where(those, leases.c.purpose == "label"))
-        connection.execute(
-            update(leases).where(those, leases.c.expires_at != _ENDED).values(expires_at=_ENDED)
-        )
+        if ids:
+            connection.execute(_FORGET, {"me": annotator, "ids": ids})
+            connection.execute(_END, {"me": annotator, "ids": ids})
 
     def _lease(
         self,
@@ -177,21 +292,10 @@ class Leases:
             for number, (question, purpose) in enumerate(asked)
         ]
         if rows:
-            new = self._insert(leases)
-            again = {name: new.excluded[name] for name in ("purpose", "position", "expires_at")}
-            connection.execute(
-                new.on_conflict_do_update(index_elements=("proposal_id", "annotator"), set_=again),
-                rows,
-            )
+            connection.execute(self._add, rows)
 
     def _fresh(
-        self,
-        connection: Connection,
-        predicate: int,
-        annotator: str,
-        now: float,
-        kept: Sequence[Row[Any]],
-        count: int,
+        self, connection: Connection, asker: dict[str, Any], kept: Sequence[Row[Any]], count: int
     ) -> list[tuple[Row[Any], Purpose]]:
         """Further questions: of the queue by rank, now and then one that measures the annotator."""
         settings = self._settings
@@ -204,130 +308,45 @@ class Leases:
                 order.append("repeat")
             else:
                 order.append("label")
-        hidden = _gold_for(predicate, annotator, _ids(kept))
-        before = _repeats_for(predicate, annotator, _ids(kept), settings.repeat_after)
-        found = {
-            "gold": _take(connection, hidden, order.count("gold")),
-            "repeat": _take(connection, before, order.count("repeat")),
-        }
-        # A question is one thing at a time: gold that was answered as a label may be a repeat.
-        measured = {row.id for row in found["gold"]}
-        found["repeat"] = [row for row in found["repeat"] if row.id not in measured]
+        asker = asker | {"besides": _ids(kept), "after": settings.repeat_after}
+        found: dict[str, list[Row[Any]]] = {"gold": [], "repeat": []}
+        for measure, query in (("gold", _GOLD), ("repeat", _REPEATS)):
+            if many := sum(purpose == measure for purpose in order):
+                found[measure] = list(connection.execute(query, asker | {"many": many}))
+                asker["besides"] = [*asker["besides"], *_ids(found[measure])]
         missing = count - len(found["gold"]) - len(found["repeat"])
-        waiting = self._labels(connection, predicate, annotator, now, kept, max(1, missing))
+        waiting = _labels(connection, asker | {"many": max(1, missing)})
         if not waiting and not any(row.lease_purpose == "label" for row in kept):
             return []  # the queue has come to its end; nobody is kept just to be measured
         found["label"] = waiting[:missing]
         fresh: list[tuple[Row[Any], Purpose]] = []
         for purpose in order:
-            source = purpose if found[purpose] else "label"
+            source: Purpose = purpose if found[purpose] else "label"
             if found[source]:
                 fresh.append((found[source].pop(0), source))
         return fresh
 
-    def _labels(
-        self,
-        connection: Connection,
-        predicate: int,
-        annotator: str,
-        now: float,
-        kept: Sequence[Row[Any]],
-        count: int,
-    ) -> list[Row[Any]]:
-        free = self._is_free(annotator, now)
-        query = claimable(predicate, annotator, _ids(kept)).where(free).limit(count)
-        # Another transaction's rows are passed over, not waited for. A foreign key's check, which
-        # the leases make, does not conflict with this lock.
-        rows = list(connection.execute(query.with_for_update(skip_locked=True, key_share=True)))
-        if not rows or connection.dialect.name == "sqlite":
-            return rows
-        # On PostgreSQL a lease may have been committed between the statement's beginning and its
-        # lock of the row; a second look, with the lock in hand, sees it.
-        still = select(proposals.c.id).where(
-            proposals.c.id.in_(_ids(rows)), proposals.c.is_open, free
-        )
-        sure = set(connection.execute(still).scalars())
-        return [row for row in rows if row.id in sure]
 
-    def _is_free(self, annotator: str, now: float) -> ColumnElement[bool]:
-        """An open proposal that needs one more annotator than answered and hold it."""
-        held = and_(
-            leases.c.proposal_id == proposals.c.id,
-            leases.c.annotator != annotator,
-            leases.c.purpose == "label",
-            leases.c.expires_at > now,
-            leases.c.expires_at <= now + self._settings.lease_seconds,
-        )
-        holders = select(func.count()).where(held).scalar_subquery()
-        return or_(
-            ~exists().where(held),
-            and_(proposals.c.copies > 1, judgements() + holders < proposals.c.copies),
-        )
-
-    def _held(
-        self,
-        connection: Connection,
-        predicate: int,
-        annotator: str,
-        now: float,
-        questions: tuple[Proposal, ...],
-    ) -> Claim:
-        waiting = claimable(predicate, annotator, [question.id for question in questions])
-        taken = waiting.with_only_columns(proposals.c.id).order_by(None).subquery()
-        held = connection.execute(select(func.count()).select_from(taken)).scalar_one()
-        if not held or questions:
-            return Claim(questions, held)
-        first_end = connection.execute(
-            select(func.min(leases.c.expires_at)).where(
-                leases.c.proposal_id.in_(select(taken.c.id)),
-                leases.c.annotator != annotator,
-                leases.c.expires_at > now,
-                leases.c.expires_at <= now + self._settings.lease_seconds,
-            )
-        ).scalar_one()
-        return Claim((), held, 0.0 if first_end is None else first_end - now)
+def _labels(connection: Connection, asker: dict[str, Any]) -> list[Row[Any]]:
+    rows = list(connection.execute(_FREE, asker))
+    if not rows or connection.dialect.name == "sqlite":
+        return rows
+    # On PostgreSQL a lease may have been committed between the statement's beginning and its lock
+    # of the row; a second look, with the lock in hand, sees it.
+    sure = set(connection.execute(_STILL_FREE, asker | {"ids": _ids(rows)}).scalars())
+    return [row for row in rows if row.id in sure]
 
 
-def claimable(predicate: int, annotator: str, besides: Sequence[str]) -> Select[Any]:
-    """Open proposals that the annotator did not answer, by rank, leases aside.
-
-    Args:
-        predicate: what they are about.
-        annotator: who would answer.
-        besides: ids of proposals to leave out.
-    """
-    query = (
-        select(proposals)
-        .where(proposals.c.predicate == predicate, proposals.c.is_open, ~answered_by(annotator))
-        .order_by(proposals.c.rank, proposals.c.id)
-    )
-    return query.where(proposals.c.id.not_in(besides)) if besides else query
+def _held(connection: Connection, asker: dict[str, Any], questions: tuple[Proposal, ...]) -> Claim:
+    held = connection.execute(_COUNT_WAITING, asker).scalar_one()
+    if not held or questions:
+        return Claim(questions, held)
+    first_end = connection.execute(_FIRST_END, asker).scalar_one()
+    return Claim((), held, 0.0 if first_end is None else first_end - asker["now"])
 
 
 def _ids(rows: Iterable[Row[Any]]) -> list[str]:
     return [row.id for row in rows]
-
-
-def _take(connection: Connection, query: Select[Any], count: int) -> list[Row[Any]]:
-    return list(connection.execute(query.limit(count))) if count else []
-
-
-def _leases_of(annotator: str) -> Select[Any]:
-    """An annotator's leases with their proposals, in the order in which they are asked."""
-    return (
-        select(
-            proposals,
-            leases.c.purpose.label("lease_purpose"),
-            proposals.c.predicate.label("lease_predicate"),
-            leases.c.position,
-            leases.c.expires_at,
-            cast(is_faulty(), Integer).label("is_faulty"),
-            cast(is_wanted(), Integer).label("is_wanted"),
-        )
-        .join_from(leases, proposals, proposals.c.id == leases.c.proposal_id)
-        .where(leases.c.annotator == annotator)
-        .order_by(leases.c.position)
-    )
 
 
 def _is_askable(row: Row[Any]) -> bool:
@@ -335,54 +354,3 @@ def _is_askable(row: Row[Any]) -> bool:
     if row.lease_purpose == "label":
         return bool(row.is_wanted)
     return not row.is_faulty
-
-
-def _gold_for(predicate: int, annotator: str, besides: Sequence[str]) -> Select[Any]:
-    """Gold items that the annotator has never answered, in an order that says nothing."""
-    return (
-        select(proposals)
-        .join_from(gold, proposals, proposals.c.id == gold.c.proposal_id)
-        .where(
-            proposals.c.predicate == predicate,
-            proposals.c.id.not_in(besides),
-            ~answered_by(annotator, ("label", "gold", "repeat", "adjudication")),
-            ~is_faulty(),
-        )
-        .order_by(proposals.c.id)
-    )
-
-
-def _repeats_for(predicate: int, annotator: str, besides: Sequence[str], after: int) -> Select[Any]:
-    """Own labels that lie at least ``after`` answers back and were not asked again, newest first.
-
-    So the answers in between are about as many each time, over the whole campaign.
-    """
-    mine = and_(events.c.annotator == annotator, not_undone())
-    older = (
-        select(events.c.id, events.c.proposal_id, events.c.purpose, events.c.verdict)
-        .where(mine)
-        .order_by(events.c.id.desc())
-        .offset(after)
-        .limit(_LOOK_BACK)
-        .subquery()
-    )
-    since = events.alias()
-    given_since = (
-        select(func.max(since.c.id))
-        .where(since.c.proposal_id == older.c.proposal_id, since.c.annotator == annotator)
-        .where(not_undone(since))
-        .scalar_subquery()
-    )
-    return (
-        select(proposals)
-        .join_from(older, proposals, proposals.c.id == older.c.proposal_id)
-        .where(
-            older.c.purpose == "label",
-            older.c.verdict.in_(("correct", "incorrect", "no_relation")),
-            older.c.id == given_since,
-            proposals.c.predicate == predicate,
-            proposals.c.id.not_in(besides),
-            ~is_faulty(),
-        )
-        .order_by(older.c.id.desc())
-    )

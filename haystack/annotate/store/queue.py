@@ -10,7 +10,7 @@ from typing import Any
 from haystack.annotate.records import Proposal
 from haystack.annotate.settings import QueueSettings
 from haystack.annotate.store.database import Database
-from haystack.annotate.store.rows import AS_ASKED, is_wanted, proposal_values
+from haystack.annotate.store.rows import AS_ASKED, Scope, by_scope, is_wanted, proposal_values
 from haystack.annotate.store.schema import current_answers, meta, proposals, rounds
 from haystack.annotate.store.tallies import recount
 from haystack.annotate.store.times import timestamp
@@ -20,6 +20,7 @@ from haystack.errors import InputError
 from sqlalchemy import (  # isort: skip
     ColumnElement,
     Connection,
+    Update,
     and_,
     exists,
     not_,
@@ -30,6 +31,18 @@ from sqlalchemy import (  # isort: skip
 )
 
 _LOAD_BATCH = 5_000
+
+
+def _reopen(scope: ColumnElement[bool]) -> Update:
+    is_open = and_(proposals.c.is_queued, is_wanted())
+    return (
+        update(proposals)
+        .where(scope, proposals.c.is_open != is_open)
+        .values(is_open=not_(proposals.c.is_open))
+    )
+
+
+_REOPEN = by_scope(_reopen)
 
 
 class Queue:
@@ -90,25 +103,20 @@ class Queue:
             for start in range(0, len(batch), _LOAD_BATCH):
                 connection.execute(statement, batch[start : start + _LOAD_BATCH])
             self._record_round(connection, round, len(batch), notes)
-            self.reopen(connection, true())
+            connection.execute(_reopen(true()))
             recount(connection)
             if not self._database.is_sqlite:
                 connection.execute(text("ANALYZE proposals"))  # plans would be those of before
         return len(batch)
 
-    def reopen(self, connection: Connection, scope: ColumnElement[bool]) -> None:
+    def reopen(self, connection: Connection, scope: Scope) -> None:
         """Recompute ``is_open`` from the events.
 
         Args:
             connection: a writing transaction.
-            scope: a condition that every proposal meets which may have changed.
+            scope: has every proposal that may have changed.
         """
-        is_open = and_(proposals.c.is_queued, is_wanted())
-        connection.execute(
-            update(proposals)
-            .where(scope, proposals.c.is_open != is_open)
-            .values(is_open=not_(proposals.c.is_open))
-        )
+        connection.execute(_REOPEN[scope.column], {"scope": scope.value})
 
     def _record_round(self, connection: Connection, round: int, count: int, notes: str) -> None:
         loaded_at = timestamp(self._clock())

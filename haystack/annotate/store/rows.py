@@ -1,9 +1,14 @@
-"""Rows of the database as records, and the conditions that several queries share."""
+"""Rows of the database as records, and the conditions that several queries share.
+
+Statements that every answer runs are made once, with parameters: making one anew costs several
+times what running it does.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from haystack.annotate.records import Answer, Proposal, UnknownProposalError
 from haystack.annotate.store.schema import current_answers, events, faulty_segments, gold, proposals
@@ -17,12 +22,15 @@ from sqlalchemy import (  # isort: skip
     Select,
     Table,
     and_,
+    bindparam,
     case,
     exists,
     func,
     or_,
     select,
 )
+
+Statement = TypeVar("Statement")
 
 AS_ASKED = ("score", "rank", "round", "origin")
 """Later queues change these of a proposal; an event keeps what they were."""
@@ -47,15 +55,35 @@ def to_proposal(row: Row[Any]) -> Proposal:
     return Proposal(**{name: getattr(row, name) for name in PROPOSAL_FIELDS})
 
 
+class Scope(NamedTuple):
+    """Proposals that a change may touch.
+
+    Args:
+        column: of ``proposals``: ``id`` for one, ``image_id`` for all of an image.
+        value: what it is.
+    """
+
+    column: Literal["id", "image_id"]
+    value: str
+
+
+def by_scope(build: Callable[[ColumnElement[bool]], Statement]) -> dict[str, Statement]:
+    """A statement for every kind of scope, whose value is the parameter ``scope``."""
+    return {name: build(proposals.c[name] == bindparam("scope")) for name in ("id", "image_id")}
+
+
+_BY_ID = select(proposals).where(proposals.c.id == bindparam("id"))
+
+
 def find_proposal(connection: Connection, proposal_id: str) -> Proposal:
     """The proposal with this id.
 
     Raises:
         UnknownProposalError: there is none.
     """
-    query = select(proposals).where(proposals.c.id == proposal_id)
     # PostgreSQL refuses to look for a NUL.
-    row = None if "\0" in proposal_id else connection.execute(query).one_or_none()
+    known = "\0" not in proposal_id
+    row = connection.execute(_BY_ID, {"id": proposal_id}).one_or_none() if known else None
     if row is None:
         raise UnknownProposalError(
             f"there is no proposal {proposal_id!r} here; was another queue loaded meanwhile?"
@@ -86,12 +114,12 @@ def not_undone(given: Any = events) -> ColumnElement[bool]:
     return and_(given.c.verdict != "undo", ~exists().where(undone.c.retracts == given.c.id))
 
 
-def answered_by(annotator: str, purposes: tuple[str, ...] = LABELS) -> ColumnElement[bool]:
-    """This annotator answered the proposal."""
+def answered_by_me(purposes: tuple[str, ...] = LABELS) -> ColumnElement[bool]:
+    """The annotator of the parameter ``me`` answered the proposal."""
     given = events.alias()
     return exists().where(
         given.c.proposal_id == proposals.c.id,
-        given.c.annotator == annotator,
+        given.c.annotator == bindparam("me"),
         given.c.purpose.in_(purposes),
         not_undone(given),
     )

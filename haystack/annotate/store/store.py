@@ -23,7 +23,7 @@ from haystack.annotate.settings import QueueSettings
 from haystack.annotate.store.database import Database
 from haystack.annotate.store.events import Events, check_names
 from haystack.annotate.store.gold import Gold, read_gold
-from haystack.annotate.store.leases import Leases, claimable
+from haystack.annotate.store.leases import CLAIMABLE, Leases
 from haystack.annotate.store.queue import Queue
 from haystack.annotate.store.reading import (
     read_answers,
@@ -172,13 +172,21 @@ class AnnotationStore:
 
         Leases, gold and repeats aside, these are the questions that :meth:`claim` hands out.
         """
-        query = claimable(predicate, annotator, ()).limit(limit)
+        asker = {"predicate": predicate, "me": annotator, "besides": ()}
         with self._database.read() as connection:
-            return [to_proposal(row) for row in connection.execute(query)]
+            rows = connection.execute(CLAIMABLE.limit(limit), asker)
+            return [to_proposal(row) for row in rows]
 
     def next_proposal(self, predicate: int, annotator: str) -> Proposal | None:
         """The first of :meth:`upcoming`; None when there is none."""
         return next(iter(self.upcoming(predicate, annotator, 1)), None)
+
+    def queued(self) -> list[Proposal]:
+        """The proposals of the newest round, by predicate and rank, answered or not."""
+        order = (proposals.c.predicate, proposals.c.rank, proposals.c.id)
+        query = select(proposals).where(proposals.c.is_queued).order_by(*order)
+        with self._database.read() as connection:
+            return [to_proposal(row) for row in connection.execute(query)]
 
     def proposal(self, proposal_id: str) -> Proposal:
         """The proposal with this id, in the queue or not.

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from haystack.annotate.records import Progress
-from haystack.annotate.store.rows import FAULTS
+from haystack.annotate.store.rows import FAULTS, Scope, by_scope
 from haystack.annotate.store.schema import RECOUNT, current_answers, proposals, tallies
 
 # These follow the imports above, which explain a missing SQLAlchemy.
-from sqlalchemy import ColumnElement, Connection, case, func, select, text  # isort: skip
+from sqlalchemy import Connection, bindparam, case, func, select, text  # isort: skip
 
 _KEY = ("predicate", "annotator")
 _COUNTS = tuple(column.name for column in tallies.columns if column.name not in _KEY)
@@ -33,18 +33,18 @@ class Tallies:
     """
 
     def __init__(self, insert: Callable[..., Any]) -> None:
-        self._insert = insert
+        new = insert(tallies)
+        grown = {name: tallies.c[name] + new.excluded[name] for name in _COUNTS}
+        self._add = new.on_conflict_do_update(index_elements=_KEY, set_=grown)
 
     @contextmanager
-    def following(
-        self, connection: Connection, annotator: str, scope: ColumnElement[bool]
-    ) -> Iterator[None]:
+    def following(self, connection: Connection, annotator: str, scope: Scope) -> Iterator[None]:
         """Count what the block changes.
 
         Args:
             connection: a writing transaction.
             annotator: who changes it.
-            scope: a condition that every proposal meets which the block may change.
+            scope: has every proposal that the block may change.
         """
         before = _counted(connection, annotator, scope)
         yield
@@ -55,28 +55,37 @@ class Tallies:
             if number:
                 rows.setdefault((predicate, who), dict.fromkeys(_COUNTS, 0))[name] = number
         if rows:
-            new = self._insert(tallies)
-            grown = {name: tallies.c[name] + new.excluded[name] for name in _COUNTS}
+            # In order, so that no two transactions wait for each other.
             connection.execute(
-                new.on_conflict_do_update(index_elements=_KEY, set_=grown),
-                # In order, so that no two transactions wait for each other.
-                [dict(zip(_KEY, key, strict=True)) | rows[key] for key in sorted(rows)],
+                self._add, [dict(zip(_KEY, key, strict=True)) | rows[key] for key in sorted(rows)]
             )
 
 
-def _counted(connection: Connection, annotator: str, scope: ColumnElement[bool]) -> Counts:
-    asked = proposals.c
-    said = current_answers.c
-    query = (
+_STATES = by_scope(
+    lambda scope: (
         select(
-            asked.id, asked.predicate, asked.is_open, asked.is_queued, said.annotator, said.verdict
+            proposals.c.id,
+            proposals.c.predicate,
+            proposals.c.is_open,
+            proposals.c.is_queued,
+            current_answers.c.annotator,
+            current_answers.c.verdict,
         )
-        .join_from(proposals, current_answers, said.proposal_id == asked.id, isouter=True)
+        .join_from(
+            proposals,
+            current_answers,
+            current_answers.c.proposal_id == proposals.c.id,
+            isouter=True,
+        )
         .where(scope)
     )
+)
+
+
+def _counted(connection: Connection, annotator: str, scope: Scope) -> Counts:
     counts: Counts = Counter()
     seen: set[str] = set()
-    for row in connection.execute(query):
+    for row in connection.execute(_STATES[scope.column], {"scope": scope.value}):
         if row.id not in seen and (row.is_queued or row.verdict is not None):
             counts[row.predicate, annotator, "total"] += 1
             counts[row.predicate, annotator, "open"] += row.is_open
@@ -94,19 +103,22 @@ def recount(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+_PROGRESS = (
+    select(
+        tallies.c.predicate,
+        *(func.sum(tallies.c[name]).label(name) for name in _COUNTS),
+        func.sum(
+            case((tallies.c.annotator == bindparam("me"), tallies.c.seen_open), else_=0)
+        ).label("seen_here"),
+    )
+    .group_by(tallies.c.predicate)
+    .having(func.sum(tallies.c.total) > 0)
+    .order_by(tallies.c.predicate)
+)
+
+
 def read_progress(connection: Connection, annotator: str | None) -> dict[int, Progress]:
     """Counts per predicate; ``open`` leaves out what this annotator answered already."""
-    seen_here = case((tallies.c.annotator == (annotator or _NOBODY), tallies.c.seen_open), else_=0)
-    query = (
-        select(
-            tallies.c.predicate,
-            *(func.sum(tallies.c[name]).label(name) for name in _COUNTS),
-            func.sum(seen_here).label("seen_here"),
-        )
-        .group_by(tallies.c.predicate)
-        .having(func.sum(tallies.c.total) > 0)
-        .order_by(tallies.c.predicate)
-    )
     return {
         row.predicate: Progress(
             row.predicate,
@@ -118,5 +130,5 @@ def read_progress(connection: Connection, annotator: str | None) -> dict[int, Pr
             row.skip,
             row.faulty,
         )
-        for row in connection.execute(query)
+        for row in connection.execute(_PROGRESS, {"me": annotator or _NOBODY})
     }
