@@ -56,7 +56,13 @@ def add_verbs(verbs: Any) -> None:
     annotate.add_argument(
         "--prepare",
         action="store_true",
-        help="ask nothing: serve the pages that come before proposals, to choose clusters",
+        help="ask nothing: serve the pages that come before proposals, to choose clusters and name "
+        "predicates",
+    )
+    annotate.add_argument(
+        "--hide-classes",
+        action="store_true",
+        help="on the names page, do not tell what the two objects are",
     )
     annotate.add_argument(
         "--gold",
@@ -269,12 +275,11 @@ def _simulate(
 def _prepare(args: argparse.Namespace, workspace: Workspace) -> Outcome:
     """Serve the pages that need no proposals."""
     from haystack.annotate.store.store import AnnotationStore
-    from haystack.cli.pages import pages_of
+    from haystack.cli.pages import require_clusters
 
     if args.answers_from is not None:
         raise InputError("expected --prepare or --answers-from, got both; there is nothing to ask")
-    if not pages_of(workspace):
-        workspace.clusters()  # says what to run
+    require_clusters(workspace)
     workspace.save()
     with AnnotationStore(database_of(args)) as store:
         _run_service(args, workspace, store)
@@ -319,7 +324,10 @@ def _run_service(args: argparse.Namespace, workspace: Workspace, store: Annotati
         names,
         annotator=args.annotator,
         site=site,
-        parts=[*pages_of(workspace), progress_part(workspace, store)],
+        parts=[
+            *pages_of(workspace, store, hide_classes=args.hide_classes),
+            progress_part(workspace, store),
+        ],
     )
     serve(app, args.port)
 

@@ -147,7 +147,7 @@ class WorkspaceMedia:
             content = self._source.read(image_key)
             try:
                 with Image.open(io.BytesIO(content)) as picture:
-                    turn, mime = _turn(picture), _MIME_TYPES.get(picture.format or "")
+                    turn, mime = upright_turn(picture), _MIME_TYPES.get(picture.format or "")
                     as_it_is = turn is None and max(picture.size) <= _DISPLAY_SIDE
                     return _Facts(mime if as_it_is else None, turn)
             except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more
@@ -159,7 +159,7 @@ class WorkspaceMedia:
         content = self._source.read(image_key)
         try:
             with Image.open(io.BytesIO(content)) as picture:
-                turn = _turn(picture)
+                turn = upright_turn(picture)
                 picture.draft(None, (_DISPLAY_SIDE, _DISPLAY_SIDE))  # JPEG: decode fewer pixels
                 shown = as_rgb(picture)
         except InputError as error:
@@ -256,6 +256,9 @@ def _shorter(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return reduce(np.maximum, corners)
 
 
-def _turn(picture: Image.Image) -> Image.Transpose | None:
-    """How to turn the decoded pixels upright; TIFFs are turned by Pillow as it decodes them."""
+def upright_turn(picture: Image.Image) -> Image.Transpose | None:
+    """How to turn an opened picture's decoded pixels upright, None where they are.
+
+    TIFFs are turned by Pillow as it decodes them.
+    """
     return None if picture.format == "TIFF" else _TURNS.get(picture.getexif().get(_ORIENTATION, 1))

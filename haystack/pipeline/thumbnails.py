@@ -6,10 +6,11 @@ import io
 import threading
 from collections import OrderedDict
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from haystack.errors import InputError
 from haystack.io.images import ImageSource, as_rgb
+from haystack.pipeline.media import upright_turn
 
 _DECODERS = 2
 """Pictures that are decoded at the same time: an annotator's next question must not wait."""
@@ -70,12 +71,10 @@ def small_jpeg(content: bytes, image_key: str, side: int) -> bytes:
         with Image.open(io.BytesIO(content)) as picture:
             # A JPEG's decoder gives a half, a quarter or an eighth at a fraction of the cost.
             picture.draft(None, (side, side))
-            # Read before decoding: Pillow turns a TIFF upright by itself and forgets that it did.
-            is_turned = picture.format == "TIFF"
+            turn = upright_turn(picture)
             shown = as_rgb(picture)
-            if not is_turned:
-                shown.info["exif"] = picture.getexif().tobytes()
-                shown = ImageOps.exif_transpose(shown)
+            if turn is not None:
+                shown = shown.transpose(turn)
     except InputError as error:
         raise InputError(error.message, path=image_key) from error
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError and more

@@ -1,5 +1,6 @@
 """The pages beside the questions, on a real workspace, from the command line."""
 
+import json
 import shutil
 
 import pytest
@@ -93,3 +94,37 @@ def test_preparing_answers_nothing(workspace, served, capsys):
     argv = ("annotate", workspace, "--prepare", "--answers-from", "psg-mini")
     assert served(pytest.fail, *argv) == 2
     assert "got both" in capsys.readouterr().err
+
+
+def test_predicates_are_named_and_the_original_name_is_exported(workspace, served):
+    for verb in ("segment", "score", "propose"):
+        settings = {"score": [f"score.model={workspace.parent / 'counts'}", "score.min_count=0"]}
+        if verb == "score":
+            argv = ("annotations=psg-mini", "--out", workspace.parent / "counts")
+            assert run("train", "train/frequency_psg_mini", *argv) == 0
+        assert run(verb, workspace, *settings.get(verb, [])) == 0
+    original = read_psg("psg-mini").vocabulary.predicate_classes
+    on = original.index("on")
+
+    def use(client):
+        tasks = client.get("/api/wordings").json()["tasks"]
+        assert on in [task["predicate"] for task in tasks]
+        pictures = client.get(f"/api/wordings/{on}").json()["pictures"]
+        assert len(pictures) == 6
+        assert client.get(pictures[0]["image_url"]).content.startswith(b"\xff\xd8")
+        body = {"predicate": on, "words": "rests upon", "key": "w1"}
+        assert client.post("/api/wordings", json=body).status_code == 200
+        body = {"predicate": on, "name": "resting upon", "help": "Touches it.", "edition": 0}
+        assert client.post("/api/names", json=body).status_code == 200
+        question = client.get("/api/next", params={"predicate": on}).json()["questions"][0]
+        assert (question["predicate_name"], question["help"]) == ("resting upon", "Touches it.")
+        body = {"proposal_id": question["id"], "verdict": "correct", "key": "a1"}
+        assert client.post("/api/answer", json=body).status_code == 200
+
+    assert served(use, "annotate", workspace) == 0
+    assert run("export", workspace) == 0
+    exported = json.loads((workspace / "export" / "annotation.json").read_text())
+    assert tuple(exported["predicate_classes"]) == original
+    assert "resting" not in json.dumps(exported)
+    (record,) = exported["data"]
+    assert [row[2] for row in record["relations"]] == [on]

@@ -19,6 +19,7 @@ from haystack.annotate.service.questions import Desk, add_questions
 from haystack.annotate.service.site import Site
 from haystack.annotate.store.accounts import Accounts
 from haystack.annotate.store.store import AnnotationStore
+from haystack.annotate.store.wordings import PredicateNames
 from haystack.errors import InputError
 
 _MOST_AHEAD = 20
@@ -41,7 +42,8 @@ def create_app(
     Args:
         store: the campaign's store; the caller closes it.
         media: pictures and class names.
-        vocabulary_names: predicate number -> the wording for annotators.
+        vocabulary_names: predicate number -> the wording for annotators, as long as no lead has
+            set another one.
         annotator: the name that answers are saved under, where only this machine's user answers.
         site: how the service is reached; by default on this machine only, without a login.
         media_version: changes whenever a picture or an overlay may have changed; part of their
@@ -81,7 +83,8 @@ def create_app(
     add_errors(app)
     if entrance is not None:
         add_login(app, entrance)
-    add_questions(app, Desk(store, media, tuple(vocabulary_names), version, ahead))
+    names = PredicateNames(store.database, vocabulary_names)
+    add_questions(app, Desk(store, media, names, version, ahead))
     add_media(app, store, media, version)
     add_health(app, store.database)
     add_page(app, "/", "index.html")

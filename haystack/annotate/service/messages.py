@@ -30,29 +30,28 @@ _WHOSE = Field(
 )
 
 
-class AnswerRequest(BaseModel):
-    """One answer."""
+class Addressed(BaseModel):
+    """What a page sends to be saved: once, for its campaign, by whom it was opened."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    proposal_id: str = Field(pattern="^[0-9a-f]{20}$")
-    verdict: Verdict
     key: str = _KEY
     campaign: str | None = _CAMPAIGN
     annotator: str | None = _WHOSE
+
+
+class AnswerRequest(Addressed):
+    """One answer."""
+
+    proposal_id: str = Field(pattern="^[0-9a-f]{20}$")
+    verdict: Verdict
     dwell_ms: int | None = Field(
         default=None, ge=0, lt=2**31, description="From picture shown to answer, milliseconds."
     )
 
 
-class UndoRequest(BaseModel):
+class UndoRequest(Addressed):
     """Retract the latest answer."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    key: str = _KEY
-    campaign: str | None = _CAMPAIGN
-    annotator: str | None = _WHOSE
 
 
 class Question(BaseModel):
@@ -69,6 +68,7 @@ class Question(BaseModel):
     subject_name: str
     object_name: str
     predicate_name: str = Field(description="The wording for annotators.")
+    help: str = Field(description="What the predicate means, in the lead's words; or empty.")
     image_url: str
     overlay_url: str
     origin: str = Field(description="Which models proposed it, ranks and scores; or empty.")

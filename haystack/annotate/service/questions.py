@@ -13,6 +13,7 @@ from haystack.annotate.service.errors import OtherAnnotatorError, OtherCampaignE
 from haystack.annotate.service.identity import Annotator, Asker
 from haystack.annotate.service.media import Media
 from haystack.annotate.service.messages import (
+    Addressed,
     AnswerRequest,
     CampaignProgress,
     PredicateProgress,
@@ -22,6 +23,7 @@ from haystack.annotate.service.messages import (
     UndoRequest,
 )
 from haystack.annotate.store.store import AnnotationStore
+from haystack.annotate.store.wordings import PredicateName, PredicateNames
 from haystack.errors import InputError
 
 
@@ -31,7 +33,8 @@ class Desk:
     Args:
         store: the campaign's store.
         media: names of classes.
-        names: predicate number -> the wording for annotators.
+        names: what predicates are called for annotators, and what their help texts say; a lead
+            may change them at any time.
         version: of the media; part of their URLs.
         ahead: how many questions a queue holds.
     """
@@ -40,7 +43,7 @@ class Desk:
         self,
         store: AnnotationStore,
         media: Media,
-        names: tuple[str, ...],
+        names: PredicateNames,
         version: str,
         ahead: int,
     ) -> None:
@@ -50,8 +53,13 @@ class Desk:
         self.version = version
         self.ahead = ahead
 
-    def question(self, proposal: Proposal) -> Question:
-        """A proposal with its names and the addresses of its pictures."""
+    def question(self, proposal: Proposal, given: PredicateName) -> Question:
+        """A proposal with its names and the addresses of its pictures.
+
+        Args:
+            proposal: what is asked.
+            given: what its predicate is called now.
+        """
         caption = self.media.caption(proposal)
         image = urlencode({"key": proposal.image_key, "v": self.version})
         overlay = urlencode({"proposal": proposal.id, "v": self.version})
@@ -63,7 +71,8 @@ class Desk:
             predicate=proposal.predicate,
             subject_name=caption.subject,
             object_name=caption.object,
-            predicate_name=self.names[proposal.predicate],
+            predicate_name=given.name,
+            help=given.help,
             image_url=f"/media/image?{image}",
             overlay_url=f"/media/overlay?{overlay}",
             origin=proposal.origin,
@@ -84,9 +93,10 @@ class Desk:
 
     def queue(self, predicate: int, claim: Claim) -> Queue:
         """What was handed out, with names and pictures."""
+        given = self.names.current()[predicate]
         return Queue(
             predicate=predicate,
-            questions=[self.question(proposal) for proposal in claim.questions],
+            questions=[self.question(proposal, given) for proposal in claim.questions],
             held=claim.held,
             free_in=claim.free_in,
         )
@@ -94,32 +104,42 @@ class Desk:
     def progress(self, annotator: str) -> CampaignProgress:
         """Counts of every predicate that has proposals."""
         rows = self.store.progress(annotator).values()
+        names = self.names.current()
         return CampaignProgress(
             campaign=self.store.campaign,
             annotator=annotator,
             predicates=[
-                PredicateProgress(name=self.names[row.predicate], **asdict(row)) for row in rows
+                PredicateProgress(name=names[row.predicate].name, **asdict(row)) for row in rows
             ],
         )
 
-    def check_addressee(self, message: AnswerRequest | UndoRequest, asker: Annotator) -> None:
-        """Refuse what a page sends that was opened for another campaign or by somebody else.
+    def check_addressee(self, message: Addressed, asker: Annotator) -> None:
+        """Refuse what was meant for another campaign or comes from somebody else's page."""
+        check_addressee(message, self.store.campaign, asker)
 
-        Raises:
-            OtherCampaignError: the page was opened for another campaign.
-            OtherAnnotatorError: somebody else was logged in when it was opened.
-        """
-        campaign, annotator = message.campaign, message.annotator
-        if campaign is not None and campaign != self.store.campaign:
-            raise OtherCampaignError(
-                "this address serves another campaign now; start the service of the campaign that "
-                "this page was opened for, or load the page again"
-            )
-        if annotator is not None and annotator != asker.name:
-            raise OtherAnnotatorError(
-                f"this page was opened by {annotator[:40]!r}, and {asker.name!r} is logged in now; "
-                f"what it holds is saved when {annotator[:40]!r} logs in again"
-            )
+
+def check_addressee(message: Addressed, campaign: str, asker: Annotator) -> None:
+    """Refuse what a page sends that was opened for another campaign or by somebody else.
+
+    Args:
+        message: what it sends.
+        campaign: the one that is served.
+        asker: who is logged in.
+
+    Raises:
+        OtherCampaignError: the page was opened for another campaign.
+        OtherAnnotatorError: somebody else was logged in when it was opened.
+    """
+    if message.campaign is not None and message.campaign != campaign:
+        raise OtherCampaignError(
+            "this address serves another campaign now; start the service of the campaign that "
+            "this page was opened for, or load the page again"
+        )
+    if message.annotator is not None and message.annotator != asker.name:
+        raise OtherAnnotatorError(
+            f"this page was opened by {message.annotator[:40]!r}, and {asker.name!r} is logged in "
+            f"now; what it holds is saved when {message.annotator[:40]!r} logs in again"
+        )
 
 
 def add_questions(app: FastAPI, desk: Desk) -> None:
@@ -152,7 +172,8 @@ def add_questions(app: FastAPI, desk: Desk) -> None:
         if proposal is None:
             return Undone(undone=None, queue=None)
         queue = desk.claim(proposal.predicate, asker.name)
-        return Undone(undone=desk.question(proposal), queue=queue)
+        given = desk.names.current()[proposal.predicate]
+        return Undone(undone=desk.question(proposal, given), queue=queue)
 
     @app.post("/api/release", status_code=204)
     def post_release(asker: Asker) -> None:

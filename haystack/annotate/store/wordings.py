@@ -8,6 +8,7 @@ original name: nothing here leaves the annotation database but as a record of wh
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import unicodedata
 from collections import Counter, defaultdict
@@ -16,14 +17,20 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from haystack.annotate.records import KeyConflictError
+from haystack.annotate.records import KeyConflictError, Proposal
 from haystack.annotate.store.database import Database
-from haystack.annotate.store.schema import predicate_names, wordings
+from haystack.annotate.store.schema import (
+    current_answers,
+    faulty_segments,
+    predicate_names,
+    proposals,
+    wordings,
+)
 from haystack.annotate.store.times import utc_now
 from haystack.errors import ConflictError, InputError
 
 # These follow the imports above, which explain a missing SQLAlchemy.
-from sqlalchemy import Connection, Row, func, select  # isort: skip
+from sqlalchemy import Connection, Row, exists, func, select  # isort: skip
 from sqlalchemy.dialects import postgresql, sqlite  # isort: skip
 
 LONGEST_WORDS = 120
@@ -188,24 +195,24 @@ class PredicateNames:
 
     Args:
         database: an open annotation database; the caller closes it.
-        originals: predicate number -> the wording that holds as long as nobody has set another.
+        vocabulary_names: predicate number -> the wording as long as nobody has set another.
         clock: gives the time of a decision; only recorded.
     """
 
     def __init__(
         self,
         database: Database,
-        originals: Sequence[str],
+        vocabulary_names: Sequence[str],
         *,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._database = database
-        self._originals = tuple(originals)
+        self._vocabulary = tuple(vocabulary_names)
         self._clock = clock
         self._known: tuple[int, tuple[PredicateName, ...]] = (-1, ())
 
     def __len__(self) -> int:
-        return len(self._originals)
+        return len(self._vocabulary)
 
     def current(self) -> tuple[PredicateName, ...]:
         """The name and help of every predicate, by number; edition 0 where none was set."""
@@ -256,8 +263,8 @@ class PredicateNames:
             for other in names:
                 if other.predicate != predicate and other.name.casefold() == name.casefold():
                     raise InputError(
-                        f"predicate {other.predicate} ({self._originals[other.predicate]!r}) is "
-                        f"called {other.name!r} already; choose a name that tells the two apart"
+                        f"predicate {other.predicate} is called {other.name!r} already; choose a "
+                        "name that tells the two apart"
                     )
             content = {
                 "predicate": predicate,
@@ -284,7 +291,7 @@ class PredicateNames:
         was_set = {row.predicate: _name(row) for row in rows}
         return tuple(
             was_set.get(number, PredicateName(number, name, "", "", "", 0))
-            for number, name in enumerate(self._originals)
+            for number, name in enumerate(self._vocabulary)
         )
 
 
@@ -340,7 +347,8 @@ def _text(text: str, what: str) -> str:
 
 def _share(same: Sequence[Wording]) -> SharedWords:
     spellings = Counter(said.words for said in same)
-    words = min(spellings, key=lambda spelling: (-spellings[spelling], spelling))
+    # Of those used equally often one without capitals: it will stand within a sentence.
+    words = min(spellings, key=lambda each: (-spellings[each], each != each.lower(), each))
     return SharedWords(words, tuple(sorted(said.annotator for said in same)))
 
 
@@ -356,3 +364,29 @@ def _name(row: Row[Any]) -> PredicateName:
 def _timestamp(moment: datetime) -> str:
     text = moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
     return text.replace("+00:00", "Z")
+
+
+def affirmed_pairs(database: Database) -> dict[int, list[Proposal]]:
+    """Predicate -> proposals that somebody called correct, nobody contradicted, none faulty.
+
+    They show what a predicate looks like. In the order of their ids, which is as good as a draw.
+    """
+    contradiction = current_answers.alias("contradiction")
+    contradicted = exists().where(
+        contradiction.c.proposal_id == proposals.c.id,
+        contradiction.c.verdict.not_in(("correct", "skip")),
+    )
+    faulty = exists().where(
+        faulty_segments.c.image_id == proposals.c.image_id,
+        faulty_segments.c.segment.in_((proposals.c.subject, proposals.c.object)),
+    )
+    correct = exists().where(
+        current_answers.c.proposal_id == proposals.c.id, current_answers.c.verdict == "correct"
+    )
+    fields = [proposals.c[field.name] for field in dataclasses.fields(Proposal)]
+    query = select(*fields).where(correct, ~contradicted, ~faulty).order_by(proposals.c.id)
+    found: dict[int, list[Proposal]] = defaultdict(list)
+    with database.read() as connection:
+        for row in connection.execute(query):
+            found[row.predicate].append(Proposal(**row._mapping))
+    return dict(found)
