@@ -54,8 +54,9 @@ function keep(body, items, keyOf, make, fill) {
 
 /** Set what an element holds, unless it holds it already. */
 function put(where, ...content) {
-  const now = element("i", {}, ...content);
-  if (where.innerHTML !== now.innerHTML) where.replaceChildren(...now.childNodes);
+  const now = where.cloneNode(false);
+  now.append(...content);
+  if (!where.isEqualNode(now)) where.replaceChildren(...now.childNodes);
 }
 
 const small = (text) => element("small", {}, text);
