@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
 
-from haystack.annotate.records import Answer, Proposal, Verdict
+from haystack.annotate.records import Answer, GoldItem, Proposal, Verdict
 
 NO_RELATION = -1
 """Predicate of a negative row that says: no predicate at all holds for this pair."""
@@ -145,7 +145,7 @@ class _Pair:
         }
 
 
-def resolve(answers: Iterable[Answer], gold: Iterable[tuple[Proposal, Verdict]] = ()) -> Labels:
+def resolve(answers: Iterable[Answer], gold: Iterable[GoldItem] = ()) -> Labels:
     """Turn answers into labels.
 
     - **Who decides** about a proposal: the known verdict of a gold item; else those who
@@ -169,7 +169,7 @@ def resolve(answers: Iterable[Answer], gold: Iterable[tuple[Proposal, Verdict]] 
 
     Args:
         answers: current answers; if one annotator answered a proposal twice, the last counts.
-        gold: proposals whose answer is known, with it.
+        gold: proposals whose answer is known.
 
     Returns:
         The labels; they do not depend on the order of the answers.
@@ -181,9 +181,9 @@ def resolve(answers: Iterable[Answer], gold: Iterable[tuple[Proposal, Verdict]] 
         if answer.purpose in LABELLING:
             latest[_asked(answer.proposal)][answer.annotator] = answer
             keys[answer.proposal.image_id] = answer.proposal.image_key
-    for proposal, verdict in gold:
-        known[_asked(proposal)] = verdict
-        keys[proposal.image_id] = proposal.image_key
+    for item in gold:
+        known[_asked(item.proposal)] = item.verdict
+        keys[item.proposal.image_id] = item.proposal.image_key
 
     pairs: dict[tuple[str, int, int], _Pair] = defaultdict(_Pair)
     faulty: dict[str, set[int]] = defaultdict(set)

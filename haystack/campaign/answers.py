@@ -77,7 +77,7 @@ def read_answers(workspace: Workspace, database: str, *, pseudonyms: bool = Fals
     require_database(database, workspace.root)
     with AnnotationStore(database) as store:
         answers = list(store.answers())
-        gold = event_log.gold_items(store.database)
+        gold = store.gold_items()
         names = event_log.pseudonyms(store.database) if pseudonyms else None
         wording = event_log.wordings_shown(store.database, workspace.vocabulary.annotator_name)
         events = store.event_count()
@@ -138,8 +138,8 @@ def keep_answers(
         How many of the labelled images are measured on.
     """
     from haystack.io.provenance import of_dataset, provenance_file, write_provenance
-    from haystack.io.psg_writer import write_psg
-    from haystack.pipeline.export import export_dataset, mask_file
+    from haystack.io.psg_writer import mask_file, write_psg
+    from haystack.pipeline.export import export_dataset
     from haystack.pipeline.jobs.upstream import upstream_checksums
 
     upstream_checksums(workspace, "segment", workspace.source.shards())
@@ -168,7 +168,7 @@ def keep_answers(
 
 def _picture(workspace: Workspace, image_key: str, image_id: str, folder: Path) -> str:
     """Where a picture lies as seen from ``folder``; one inside a tar is taken out first."""
-    from haystack.pipeline.export import mask_file
+    from haystack.io.psg_writer import mask_file
 
     place = Path(workspace.config.source.images) / image_key
     if not place.is_file():

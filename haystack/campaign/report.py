@@ -76,9 +76,9 @@ def report_of(workspace: Workspace, now: Round, answers: Answers) -> dict[str, A
 def yields(workspace: Workspace, answers: Answers) -> list[dict[str, Any]]:
     """Needles per 100 answered questions, by round, with Wilson's interval of 95 %.
 
-    ``random_per_100`` is what a random order of all pairs would find on average, as far as the
-    annotations behind ``score.statistics`` tell: the share of their ordered pairs that show the
-    predicate, for the predicates as often as they were asked. None where they do not say.
+    ``random_per_100`` is what asking about plausible pairs at random would find on average, see
+    ``haystack.statistics.random_yield``, for the predicates as often as they were asked; None where
+    the annotations behind ``score.statistics`` do not say.
     """
     from haystack.annotate.agreement import Proportion
 
@@ -90,7 +90,8 @@ def yields(workspace: Workspace, answers: Answers) -> list[dict[str, Any]]:
         asked = sum(a for a, _ in counts.values())
         needles = sum(n for _, n in counts.values())
         low, high = Proportion(needles, asked).interval()
-        expected = None if share is None else sum(share[p] * a for p, (a, _) in counts.items())
+        told = {p: a for p, (a, _) in counts.items() if share[p] == share[p]}  # not NaN
+        expected = sum(share[p] * a for p, a in told.items()) / max(1, sum(told.values()))
         found.append(
             {
                 "round": number,
@@ -98,7 +99,7 @@ def yields(workspace: Workspace, answers: Answers) -> list[dict[str, Any]]:
                 "needles": needles,
                 "per_100": 100 * needles / asked,
                 "interval": [100 * low, 100 * high],
-                "random_per_100": None if expected is None else 100 * expected / asked,
+                "random_per_100": 100 * expected if told else None,
                 "per_predicate": {
                     names[p]: {"asked": a, "needles": n} for p, (a, n) in sorted(counts.items())
                 },
@@ -107,20 +108,22 @@ def yields(workspace: Workspace, answers: Answers) -> list[dict[str, Any]]:
     return found
 
 
-def _random_shares(workspace: Workspace) -> list[float] | None:
-    """Predicate -> share of the ordered pairs of annotated images that show it."""
+def _random_shares(workspace: Workspace) -> list[float]:
+    """Predicate -> share of needles among plausible pairs; NaN where it is not known."""
     from haystack.io import read_psg
-    from haystack.statistics import DatasetSummary
+    from haystack.statistics import TripletStatistics, random_yield
 
-    config = workspace.config.score
+    config, vocabulary = workspace.config.score, workspace.vocabulary
     if not config.statistics:
-        return None
-    graphs = read_psg(config.statistics, vocabulary=workspace.vocabulary).split(
+        return [float("nan")] * vocabulary.num_predicates
+    graphs = read_psg(config.statistics, vocabulary=vocabulary).split(
         config.split  # type: ignore[arg-type]  # checked by ScoreConfig
     )
-    pairs = sum(len(graph.segments) * (len(graph.segments) - 1) for graph in graphs)
-    positives = DatasetSummary.from_graphs(graphs, workspace.vocabulary.num_predicates).positives
-    return [float(count) / pairs for count in positives] if pairs else None
+    counted = TripletStatistics.from_graphs(
+        graphs, vocabulary.num_objects, vocabulary.num_predicates
+    )
+    shares: list[float] = random_yield(graphs, counted, min_count=config.min_count).tolist()
+    return shares
 
 
 def report_text(content: Mapping[str, Any]) -> str:

@@ -337,17 +337,17 @@ def _known(
     if "://" not in database and not Path(database).is_file():
         return set(), set()
     from haystack.annotate.labels import resolve
-    from haystack.annotate.store.event_log import gold_items
     from haystack.annotate.store.store import AnnotationStore
     from haystack.cli.truth import check_answered
     from haystack.scene_graph import NO_RELATION
 
     with AnnotationStore(database) as store:
-        answers, gold = list(store.answers()), gold_items(store.database)
+        answers, gold = list(store.answers()), store.gold_items()
     check_answered(workspace, answers)
     answered = set()
     said = [(answer.proposal, answer.verdict) for answer in answers]
-    for asked, verdict in (*said, *gold):
+    said += [(item.proposal, item.verdict) for item in gold]
+    for asked, verdict in said:
         pair = (asked.image_id, asked.subject, asked.object)
         answered.add((*pair, asked.predicate))
         if verdict == "no_relation":  # which answers for every predicate

@@ -15,6 +15,14 @@ from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment
 from haystack.vocabulary import Vocabulary
 
 
+def mask_file(image_id: str) -> str:
+    """Name of a panoptic PNG beside the file; ids that are no file names are escaped."""
+    plain = "".join(
+        c if c.isascii() and (c.isalnum() or c in "-_.") else f"%{ord(c):x}_" for c in image_id
+    )
+    return f"panoptic/{plain}.png"
+
+
 class PsgWriter(AbstractContextManager["PsgWriter"]):
     """Writes a PSG-compatible JSON record by record; the file appears when the block ends well.
 

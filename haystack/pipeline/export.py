@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from haystack.errors import InputError
+from haystack.io.psg_writer import mask_file
 from haystack.pipeline.tables import SegmentedImage
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Triplets, empty_triplets
 from haystack.vocabulary import Vocabulary
@@ -99,11 +100,3 @@ def _sound(rows: Triplets, faulty: Sequence[int]) -> Triplets:
     """Distinct rows, sorted, that use no faulty segment."""
     distinct = np.unique(rows, axis=0)
     return distinct[~np.isin(distinct[:, :2], faulty).any(axis=1)]
-
-
-def mask_file(image_id: str) -> str:
-    """Name of the panoptic PNG inside the export; ids that are no file names are escaped."""
-    plain = "".join(
-        c if c.isascii() and (c.isalnum() or c in "-_.") else f"%{ord(c):x}_" for c in image_id
-    )
-    return f"panoptic/{plain}.png"

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haystack.annotate.labels import KNOWN, Contradiction, resolve
-from haystack.annotate.records import VERDICTS, Answer, Proposal
+from haystack.annotate.records import VERDICTS, Answer, GoldItem, Proposal
 
 EATING, HOLDING, RIDING = 0, 1, 2
 
@@ -20,7 +20,7 @@ def adjudicated(verdict, who="lead", **asked):
 
 
 def known(verdict, **asked):
-    return said(verdict, **asked).proposal, verdict
+    return GoldItem(said(verdict, **asked).proposal, verdict, "lead", "2000")
 
 
 def test_each_verdict_alone():
@@ -237,7 +237,7 @@ items = st.lists(
         predicate=st.integers(0, 2),
     ),
     max_size=3,
-    unique_by=lambda item: item[0].id,
+    unique_by=lambda item: item.proposal.id,
 )
 
 
@@ -254,7 +254,8 @@ def test_labels_never_contradict_themselves(found, gold, random):
         for tie in labels.disagreements:
             if tie.image_id == image.image_id:
                 assert tie.row not in positives | negatives | set(image.no_relation)
-    for proposal, verdict in gold:
+    for item in gold:
+        proposal, verdict = item.proposal, item.verdict
         image = labels.images.get(proposal.image_id)
         pair = (proposal.subject, proposal.object)
         if verdict == "correct" and not set(pair) & set(image.faulty if image else ()):

@@ -18,7 +18,7 @@ import torch
 from processes import in_child
 
 from haystack import files
-from haystack.annotate.store.store import AnnotationStore
+from haystack.annotate.store.queue import Queue
 from haystack.campaign import steps
 from haystack.campaign.rounds import Round
 from haystack.cli.verbs import run_verb
@@ -56,7 +56,7 @@ POINTS = {
     "scored": lambda: on_call(Round, "finish", 0),
     "proposing": lambda: on_call(LocalExecutor, "run", 1),
     "proposed": lambda: on_call(Round, "finish", 0),
-    "loading": lambda: on_call(AnnotationStore, "_reopen", 0),
+    "loading": lambda: on_call(Queue, "reopen", 0),
     "loaded": lambda: on_call(Round, "finish", 0),
     "report half written": lambda: on_call(files, "write_json", 1),
     "reported": lambda: on_call(Round, "finish", 0),

@@ -27,6 +27,11 @@ def queued(work):
     }
 
 
+def leased(store):
+    with store.database.read() as connection:
+        return [tuple(row) for row in connection.execute(leases.select())]
+
+
 def test_two_rounds(campaign, capsys):
     work = campaign.work
     before = asked_in(work / "annotations.db")
@@ -112,10 +117,10 @@ def test_a_stopped_round_goes_on_and_leaves_leases_and_answers(campaign, capsys)
         "round 1 was begun with other settings (campaign.start: 'last' then, 'scratch'" in sentence
     )
     with AnnotationStore(database) as store:
-        asked = store.next_proposal(min(store.progress()), "ann")
-        lease = {"proposal_id": asked.id, "annotator": "ann", "purpose": "label"}
-        with store.database.write() as connection:
-            connection.execute(leases.insert(), lease | {"expires_at": 4e9})
+        (held,) = store.claim(min(store.progress()), "ann", 1).questions
+        asked = held
+        lease = leased(store)
+        assert len(lease) == 1
         # Answered while the round is made: kept, not learned, and not asked again.
         late = store.upcoming(asked.predicate, "bob", 9)[-1]
         store.answer(late.id, "incorrect", "bob", "late")
@@ -127,9 +132,7 @@ def test_a_stopped_round_goes_on_and_leaves_leases_and_answers(campaign, capsys)
     learned = Round(work, 1).folder / "answers" / "annotation.json"
     assert report["answers"]["images"] == len(read_psg(learned).graphs)
     with AnnotationStore(database) as store:
-        with store.database.read() as connection:
-            (kept,) = connection.execute(leases.select())
-        assert (kept.proposal_id, kept.annotator, kept.expires_at) == (asked.id, "ann", 4e9)
+        assert leased(store) == lease
         assert "late" in {answer.key for answer in store.answers()}
     question = (late.image_id, late.subject, late.object, late.predicate)
     assert question not in queued(work)

@@ -11,7 +11,8 @@ from haystack.errors import InputError
 from haystack.executors import LocalExecutor
 from haystack.io.panoptic_png import read_panoptic_png
 from haystack.io.psg import read_psg
-from haystack.pipeline.export import ExportLabels, export_dataset, mask_file
+from haystack.io.psg_writer import mask_file
+from haystack.pipeline.export import ExportLabels, export_dataset
 from haystack.pipeline.jobs.export import ExportJob
 from haystack.scene_graph import as_triplets
 

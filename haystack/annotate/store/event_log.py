@@ -18,7 +18,6 @@ from itertools import islice
 from typing import Any
 
 from haystack.annotate.labels import KNOWN
-from haystack.annotate.records import Proposal, Verdict
 from haystack.annotate.store.database import Database
 from haystack.annotate.store.schema import (
     events,
@@ -61,7 +60,7 @@ def event_records(database: Database) -> Iterator[dict[str, Any]]:
     """Every event in the order of arrival, undone ones and undos included; a few at a time.
 
     Keys: ``record, event`` (its number), ``proposal`` (id of the question), the question as in
-    :class:`Proposal`, with the score, rank, round and origin that it had when it was answered;
+    ``records.Proposal``, with the score, rank, round and origin that it had when it was answered;
     ``key, annotator, verdict, purpose, dwell_ms, created_at``; ``retracts``, the number of the
     event that an undo takes back; ``retracted_by``, that of the undo that took this one back.
     """
@@ -98,16 +97,6 @@ def other_records(database: Database) -> Iterator[dict[str, Any]]:
             first = next(iter(table.primary_key.columns))
             for row in connection.execute(select(table).order_by(first)):
                 yield {"record": kind, **row._mapping}
-
-
-def gold_items(database: Database) -> list[tuple[Proposal, Verdict]]:
-    """Questions whose answer is known, with it."""
-    fields = (*_QUESTION, *_AS_ASKED)
-    return [
-        (Proposal(**{name: item[name] for name in fields}), item["verdict"])
-        for item in other_records(database)
-        if item["record"] == "gold"
-    ]
 
 
 def wordings_shown(
@@ -175,6 +164,7 @@ def enter(database: Database, records: Iterable[Record]) -> int:
                 count += _enter_batch(connection, batch)
             recount(connection)
             _continue_numbers(connection)
+            recount(connection)
     except IntegrityError as error:
         reason = str(error.orig).strip().splitlines()[0]
         raise InputError(

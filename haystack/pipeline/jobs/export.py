@@ -9,8 +9,8 @@ from haystack import files
 from haystack.executors.base import Counts, Outputs
 from haystack.io.provenance import of_dataset, provenance_file, write_provenance
 from haystack.io.psg import FAULTY_SEGMENTS
-from haystack.io.psg_writer import write_psg
-from haystack.pipeline.export import ExportLabels, export_dataset, mask_file
+from haystack.io.psg_writer import mask_file, write_psg
+from haystack.pipeline.export import ExportLabels, export_dataset
 from haystack.pipeline.jobs.upstream import ALL, upstream_checksums
 from haystack.pipeline.tables import SegmentedImage
 from haystack.pipeline.workspace import EXPORTED, Workspace
