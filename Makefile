@@ -38,9 +38,10 @@ wheel: $(VENV)/.dev  ## build the wheel into dist/
 lock: $(VENV)/.image  ## resolve the packages of the images anew: docker/*.lock
 	UV=$(BIN)/uv docker/lock.sh
 
-sbom: $(VENV)/.image  ## the bills of materials of the images: dist/sbom-*.cdx.json
-	$(BIN)/python docker/sbom.py cpu dist/sbom-cpu.cdx.json
-	$(BIN)/python docker/sbom.py cuda dist/sbom-cuda.cdx.json
+sbom: $(VENV)/.image  ## bills of materials: dist/sbom-*.cdx.json; with Debian's packages after image-test
+	for flavour in cpu cuda; do debian=dist/debian-$$flavour.txt; \
+	  $(BIN)/python docker/sbom.py $$flavour dist/sbom-$$flavour.cdx.json \
+	    $$(test -f $$debian && echo --debian $$debian) || exit 1; done
 
 image-test:  ## build the images and run them (docker/image_test.sh says what it needs)
 	docker/image_test.sh

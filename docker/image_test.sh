@@ -128,6 +128,10 @@ runtime_works() {
 import importlib.metadata as m, json
 print(json.dumps({d.metadata["Name"]: d.version for d in m.distributions()}))' >"$results/installed.json"
   python3 docker/compare_installed.py "docker/requirements-$FLAVOUR.lock" "$results/installed.json"
+  mkdir -p dist # for make sbom
+  # shellcheck disable=SC2016  # names of dpkg-query's
+  BARE=1 run_in runtime dpkg-query --show --showformat '${Package} ${Version} ${Architecture}\n' \
+    >"dist/debian-$FLAVOUR.txt"
   run_in runtime doctor
 
   step "a campaign on psg-mini, in a mounted folder"
