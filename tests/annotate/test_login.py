@@ -309,7 +309,7 @@ def test_this_machine_is_known_by_its_name_where_others_reach_it(monkeypatch):
         (Site("0.0.0.0"), "192.0.2.7:8765", "http://192.0.2.7", 403),
         (Site("0.0.0.0"), "192.0.2.7:8765", "http://192.0.2.8:8765", 403),
         (Site("0.0.0.0"), "192.0.2.7:8765", "http://evil.example", 403),
-        (Site("0.0.0.0"), "evil.example", "http://evil.example", 400),
+        (Site("0.0.0.0"), "evil.example", "http://evil.example", 421),
         (Site(public_url=PUBLIC), "annotate.example.org", PUBLIC, 200),
         (Site(public_url=PUBLIC), "127.0.0.1:8765", PUBLIC, 200),  # a proxy that says its own
         (Site(public_url=PUBLIC), "annotate.example.org", "http://annotate.example.org", 403),

@@ -178,6 +178,8 @@ def test_the_tab_may_crash_before_answers_are_saved(page, context, running, sqli
         {"status": 200, "body": "<html>hotel</html>", "content_type": "text/html"},
         {"status": 200, "json": {"status": "ok"}},
         {"status": 503, "json": {"detail": "the annotation database cannot be used now"}},
+        {"status": 421, "json": {"detail": "this service is not addressed as 'box.lab'"}},
+        {"status": 403, "json": {"detail": "requests must come from Haystack's own page"}},
         {"status": 429, "json": {"detail": "slower, please"}},
     ],
 )

@@ -342,11 +342,11 @@ def test_two_tokens_are_not_two_people(victim):
         ({"content_type": "text/plain"}, 415),
         ({"content_type": "application/x-www-form-urlencoded"}, 415),
         ({"content_type": "multipart/form-data; boundary=x"}, 415),
-        ({"host": "evil.example"}, 400),
-        ({"host": "evil.example:80", "Origin": "http://evil.example:80"}, 400),
-        ({"host": "192.0.2.7.evil.example"}, 400),
-        ({"host": "user@evil.example"}, 400),
-        ({"host": "192.0.2.7@evil.example"}, 400),
+        ({"host": "evil.example"}, 421),
+        ({"host": "evil.example:80", "Origin": "http://evil.example:80"}, 421),
+        ({"host": "192.0.2.7.evil.example"}, 421),
+        ({"host": "user@evil.example"}, 421),
+        ({"host": "192.0.2.7@evil.example"}, 421),
     ],
 )
 def test_a_page_of_another_site_changes_nothing(victim, headers, status):
@@ -363,7 +363,7 @@ def test_a_page_of_another_site_changes_nothing(victim, headers, status):
 def test_a_name_that_was_made_to_point_here_reads_nothing(victim):
     for target in ("/", "/api/me", "/static/app.js", "/healthz", "/openapi.json"):
         status, received = victim.get(target, host="rebound.example")
-        assert status == 400
+        assert status == 421
         assert b"not addressed as 'rebound.example'" in received
 
 

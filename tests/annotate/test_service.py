@@ -285,9 +285,9 @@ def test_a_long_body_is_refused_announced_or_not(client, sqlite_store):
         ({"sec-fetch-site": "same-site"}, 403),
         ({"content-type": "text/plain"}, 415),
         ({"content-type": "application/x-www-form-urlencoded"}, 415),
-        ({"host": "evil.example"}, 400),
-        ({"host": "127.0.0.1.evil.example:8000"}, 400),
-        ({"host": "[::1"}, 400),
+        ({"host": "evil.example"}, 421),
+        ({"host": "127.0.0.1.evil.example:8000"}, 421),
+        ({"host": "[::1"}, 421),
         ({"host": "localhost:8000", "origin": "http://localhost:8000"}, 200),
         ({"host": "[::1]:8000", "origin": "http://[::1]:8000"}, 200),
     ],
@@ -302,7 +302,7 @@ def test_only_the_own_page_can_change_something(client, sqlite_store, headers, s
 
 def test_a_foreign_host_name_reads_nothing(client):
     response = client.get("/api/progress", headers={"host": "rebound.example:8000"})
-    assert response.status_code == 400
+    assert response.status_code == 421
     assert "not addressed as 'rebound.example:8000'" in detail(response)
 
 

@@ -75,7 +75,7 @@ class Guard:
         host = headers.get("host", "")
         if not self._site.knows(host):
             return (
-                400,
+                421,  # a page that is open keeps its answers, until the service knows its name
                 f"this service is not addressed as {host[:80]!r}; use the address that it printed "
                 "when it started, or start it with --public-url",
             )

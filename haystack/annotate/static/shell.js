@@ -5,9 +5,9 @@
 // (a page's own tools) stays there.
 
 const PATIENCE_MS = 10_000;
-// Sending the same again later may help: the login has ended, the service is busy, or another
-// campaign is served here or somebody else is logged in for now.
-const LATER = new Set([401, 408, 421, 425, 429]);
+// Sending the same again later may help: the login has ended, the service is busy, does not know
+// the address of this page, serves another campaign, or somebody else is logged in for now.
+const LATER = new Set([401, 403, 408, 421, 425, 429]);
 // What a web server says of a path that it does not know: another program has this address now.
 const STRANGERS = new Set(["Not Found", "Method Not Allowed"]);
 
