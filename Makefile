@@ -5,7 +5,7 @@ DEMO ?= demo-run
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format wheel lock sbom image-test clean
+.PHONY: help demo test test-all lint format docs wheel lock sbom image-test clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -32,6 +32,9 @@ format: $(VENV)/.dev  ## let ruff rewrite the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.dev  ## build the documentation into docs/_build; a warning is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
 wheel: $(VENV)/.dev  ## build the wheel into dist/
 	$(BIN)/python -m build --wheel
 
@@ -47,7 +50,7 @@ image-test:  ## build the images and run them (docker/image_test.sh says what it
 	docker/image_test.sh
 
 clean:  ## remove the virtual environment and what the demo and the build wrote
-	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DEMO) build dist docs/_build docs/_generated *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 # A Python that has PyTorch lends it to the environment, so that it is not downloaded again.
 $(VENV)/bin/python:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -160,7 +161,7 @@ def _models_section(runs: Sequence[Run], recalls: Mapping[str, Report] | None) -
 def _predicates_section(runs: Sequence[Run]) -> Section | None:
     report = runs[0].report
     known = {name for values in report.per_predicate.values() for name in values}
-    recalls = sorted((n for n in known if n.startswith("R@")), key=lambda n: int(n[2:]))
+    recalls = sorted((n for n in known if re.fullmatch(r"R@\d+", n)), key=lambda n: int(n[2:]))
     recall = recalls[len(recalls) // 2] if recalls else None
     charts = []
     for metric in ("P-AUC", "PDD", "PDO", recall):

@@ -163,7 +163,8 @@ def test_correlation_is_of_what_both_define():
 
 def test_reports_alone_make_a_report_and_it_says_what_is_missing(tmp_path, capsys):
     for seed in range(2):
-        report = evaluate("psg-mini", scores_of(seed), ks=(K,), metrics=("P-AUC", "R", "mR"))
+        names = ("P-AUC", "R", "mR", "R@inf")
+        report = evaluate("psg-mini", scores_of(seed), ks=(K,), metrics=names)
         report.save(tmp_path / f"m{seed}.json")
     words = ["report", tmp_path / "m0.json", tmp_path / "m1.json", "--out", tmp_path / "out"]
     words += ["--training", "psg-mini", "--json"]

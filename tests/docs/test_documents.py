@@ -1,0 +1,151 @@
+"""Every command and every line of Python in the documentation is run, in the order of its page."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from user_folder import fill_folder
+
+import haystack.cli.parser
+from haystack.cli import main
+from haystack.cli.bench import load_benchmark
+from haystack.evaluation import Benchmark
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [
+    DOCS / name
+    for name in (
+        "quickstart.md",
+        "tutorials/training_loop.md",
+        "tutorials/openpsg.md",
+        "tutorials/propose.md",
+        "tutorials/clusters_of_machines.md",
+        "tutorials/own_model.md",
+        "reference/metrics.md",
+        "reference/benchmarks.md",
+        "reference/formats.md",
+        "troubleshooting.md",
+    )
+]
+ELSEWHERE = {
+    "pip install": "tests/test_packaging.py builds the wheel and reads its metadata",
+    "haystack demo": "tests/demo/test_demo.py",
+    "haystack convert": "tests/models/checkpoints",
+}
+"""Commands that another test runs: beginnings, and where."""
+QUICK = {"train/vctree_psg_mini": "steps=4"}
+"""Settings that shorten a training; nothing depends on how good the model is."""
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """Language and text of the fenced blocks, in order."""
+    text = page.read_text(encoding="utf-8")
+    for fence in re.finditer(r"^```(bash|python)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        yield fence[1], fence[2]
+
+
+def commands(block: str) -> Iterator[list[str]]:
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            yield words
+
+
+def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    line = " ".join(words)
+    if any(line.startswith(beginning) for beginning in ELSEWHERE):
+        return
+    if words[0] == "haystack":
+        words = words[1:]
+        words += [setting for name, setting in QUICK.items() if name in words]
+        if words[0] == "annotate" and "--answers-from" not in words:
+            monkeypatch.setattr("haystack.annotate.service.server.serve", _ask_once)
+        monkeypatch.setattr(sys, "argv", ["haystack", *words])
+        assert main(words) == 0, f"haystack {' '.join(words)}"
+        return
+    if words[0] == "python":
+        words = [sys.executable, *words[1:]]
+    assert Path(words[0]).exists(), (
+        f"{line}: neither a verb nor a file; say in ELSEWHERE who runs it"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+def _with_few_resamples(name: str) -> Benchmark:
+    return dataclasses.replace(load_benchmark(name), replicates=40)
+
+
+def _ask_once(app, *arguments, **options) -> None:
+    """In place of serving for ever: one question, as the page asks it."""
+    from fastapi.testclient import TestClient
+
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/api/progress").json()["predicates"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_everything_on_the_page_runs(page, tmp_path, monkeypatch):
+    found = list(blocks(page))
+    if not found:
+        pytest.skip("the page holds no code")
+    fill_folder(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("haystack.cli.bench.load_benchmark", _with_few_resamples)
+    monkeypatch.setenv("HAYSTACK_WEIGHTS", str(tmp_path / "weights"))
+    namespace: dict[str, object] = {}
+    for language, text in found:
+        if language == "python":
+            exec(compile(text, str(page), "exec"), namespace)
+        else:
+            for words in commands(text):
+                run_command(words, monkeypatch)
+
+
+def test_every_page_is_run_or_holds_no_code():
+    listed = set(PAGES)
+    for page in DOCS.rglob("*.md"):
+        if page.parent.name.startswith("_") or page in listed:
+            continue
+        assert not list(blocks(page)), f"{page.relative_to(ROOT)} holds code; list it in PAGES"
+
+
+def test_every_page_is_linked():
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS).with_suffix("").as_posix()
+        if not name.startswith("_") and name != "index":
+            assert re.search(rf"^{re.escape(name)}$", index, re.MULTILINE), f"{name} is not linked"
+
+
+def test_the_documentation_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("sphinx", reason="needs the extra 'docs'")
+    copy = tmp_path / "docs"
+    shutil.copytree(DOCS, copy, ignore=shutil.ignore_patterns("_*"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
+    done = subprocess.run(
+        [*command, str(copy), str(tmp_path / "built")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    built = (tmp_path / "built" / "reference" / "metrics.html").read_text(encoding="utf-8")
+    assert "single-mpo" in built
+    verbs = (tmp_path / "built" / "reference" / "verbs.html").read_text(encoding="utf-8")
+    for name in haystack.cli.parser.build_parser()._subparsers._group_actions[0].choices:
+        assert f"usage: haystack {name}" in verbs
