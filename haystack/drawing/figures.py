@@ -190,6 +190,7 @@ def positive_share_figure(rows: Sequence[PredicateCounts]) -> bytes:
         axes.hlines(places, ends[:, 0], ends[:, 1], color=_DARK, linewidth=0.8)
         top = max([5.0, *ends[:, 1]])
         axes.set_xlim(0, top * 1.3)
+        axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= min(100, top * 1.3)])
         for place, row, share, end in zip(places, shown, shares, ends[:, 1], strict=True):
             _beside(axes, end, place, f"{_percent(share)} %  ({row.positives}/{row.judged})")
         judged = sum(row.judged for row in shown)
