@@ -53,7 +53,8 @@ def histories(draw):
     for number in range(1, draw(st.integers(0, 60)) + 1):
         who = draw(st.sampled_from(("ann", "bea", "cem")))
         if standing[who] and draw(st.integers(0, 4)) == 0:
-            events.append(undo(number, standing[who].pop()))
+            which = draw(st.integers(0, len(standing[who]) - 1))
+            events.append(undo(number, standing[who].pop(which)))
             continue
         verdict = draw(st.sampled_from(VERDICTS))
         purpose = draw(
