@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 sys.path.append(str(Path(__file__).parent))
@@ -13,3 +14,10 @@ sys.path.append(str(Path(__file__).parent))
 # stays as it is, also in the profile that Hypothesis loads where it sees a CI server.
 settings.register_profile("haystack", parent=settings(), deadline=None)
 settings.load_profile("haystack")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How large the runs are whose workers are killed at random; see ``docs/scale.md``."""
+    group = parser.getgroup("haystack")
+    group.addoption("--shards", type=int, help="shards of such a run; default: 24, slow: 200")
+    group.addoption("--kills", type=int, help="workers to kill; default: a tenth of the shards")

@@ -74,6 +74,14 @@ def open_workspace(args: argparse.Namespace) -> Workspace:
     return Workspace.configured(args.workspace, config_file=config, overrides=args.settings)
 
 
+def save_settings(workspace: Workspace) -> None:
+    """Save the settings; a stage that is started at the same moment loses none of its own."""
+    from haystack.executors.locks import LOCK, locked
+
+    with locked(workspace.root / LOCK, wait=True):
+        workspace.save()
+
+
 def database_of(args: argparse.Namespace) -> str:
     """The database URL or path of a verb's arguments."""
     return args.database or str(args.workspace / "annotations.db")
@@ -148,7 +156,7 @@ def _run_stage(args: argparse.Namespace) -> Outcome:
         if args.verb == "propose":
             executor.run(_gather_job(workspace))
         # Settings that a stage refuses, or whose run another one keeps out, are not remembered.
-        summary = executor.run(job, recipe, begun=workspace.save)
+        summary = executor.run(job, recipe, begun=lambda: save_settings(workspace))
         outcome = chosen.outcome(stage_outcome(summary))
     if args.verb == "propose":
         outcome = _with_queue(workspace, outcome)
@@ -177,7 +185,7 @@ def _run_cluster(args: argparse.Namespace) -> Outcome:
 
     workspace = open_workspace(args)
     job = SweepJob(workspace, workspace.source.shards(), args.sweep)
-    summary = LocalExecutor(workspace.root).run(job, begun=workspace.save)
+    summary = LocalExecutor(workspace.root).run(job, begun=lambda: save_settings(workspace))
     return with_table(stage_outcome(summary), job)
 
 

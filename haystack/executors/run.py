@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from haystack import files
+from haystack.errors import HaystackError
 from haystack.executors.base import Job, RunSummary, manifest_path
 from haystack.executors.claims import LEASE_SECONDS, Claims, RunIdentity
 from haystack.executors.dispatch import Dispatcher, Outcomes, Workers
@@ -20,7 +22,7 @@ from haystack.executors.manifest import (
     write_quarantine,
 )
 from haystack.executors.progress import Progress
-from haystack.executors.shard import State, Task, fingerprint_of
+from haystack.executors.shard import Result, State, Task, complete, fingerprint_of
 from haystack.executors.shares import Share
 from haystack.executors.stopping import StopSignals
 from haystack.executors.temporaries import remove_strays
@@ -63,6 +65,8 @@ class Run:
         stop = self.stop or StopSignals()
         plan = self._plan()
         planned = files.sha256_text(files.canonical_json(plan))
+        if not _writable(self.root):
+            return self._as_it_is(plan)
         with stage_lock(self.root, stage, plan=planned, shared=self.share is not None), stop:
             if self.begun is not None:
                 self.begun()
@@ -87,6 +91,24 @@ class Run:
                 claims.close()
                 self._refresh_quarantine()
         return _summary(stage, outcomes, time.monotonic() - started)
+
+    def _as_it_is(self, plan: Mapping[str, str]) -> RunSummary:
+        """What is there, where nothing can be written and all is complete.
+
+        Raises:
+            HaystackError: something is not.
+        """
+        started, stage = time.monotonic(), self.job.name
+        results = {}
+        for task in self._tasks(plan):
+            manifest = complete(self.root, stage, task)
+            if manifest is None:
+                raise HaystackError(
+                    f"the shard {task.shard} of the stage '{stage}' is not complete, and nothing "
+                    f"can be written to the workspace {self.root}; make it writable"
+                )
+            results[task.shard] = Result(task.shard, State.COMPLETE, manifest.counts)
+        return _summary(stage, Outcomes(results, (), ()), time.monotonic() - started)
 
     def _plan(self) -> Mapping[str, str]:
         """Shard -> fingerprint."""
@@ -122,6 +144,11 @@ class Run:
         # Stages that run side by side would overwrite each other's view of the manifests.
         with locked(self.root / LOCK, wait=True):
             write_quarantine(self.root)
+
+
+def _writable(root: Path) -> bool:
+    """Whether a workspace can be written to, or made."""
+    return not root.is_dir() or os.access(root, os.W_OK | os.X_OK)
 
 
 def _summary(stage: str, outcomes: Outcomes, seconds: float) -> RunSummary:

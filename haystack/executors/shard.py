@@ -99,16 +99,16 @@ def run_shard(
     Raises:
         HaystackError: ``strict``, and this process sees other settings, weights or images.
     """
-    complete = _complete(root, job.name, task)
-    if complete is not None:
-        return Result(task.shard, State.COMPLETE, complete.counts)
+    known = complete(root, job.name, task)
+    if known is not None:
+        return Result(task.shard, State.COMPLETE, known.counts)
     claim = claims.take(task.shard, lost=task.lost)
     if claim is None:
         return Result(task.shard, State.CLAIMED, {})
     try:
-        complete = _complete(root, job.name, task)
-        if complete is not None:  # since the first look
-            return Result(task.shard, State.COMPLETE, complete.counts)
+        known = complete(root, job.name, task)
+        if known is not None:  # since the first look
+            return Result(task.shard, State.COMPLETE, known.counts)
         fingerprint, inputs = fingerprint_of(job, task.shard)
         if strict and fingerprint != task.fingerprint:
             raise HaystackError(
@@ -123,7 +123,8 @@ def run_shard(
         claims.release(task.shard, claim)
 
 
-def _complete(root: Path, stage: str, task: Task) -> Manifest | None:
+def complete(root: Path, stage: str, task: Task) -> Manifest | None:
+    """The manifest of a shard that need not be computed again; None where it has to be."""
     manifest = read_manifest(root, stage, task.shard)
     if manifest is None or manifest.fingerprint != task.fingerprint:
         return None

@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from haystack.errors import InputError
 from haystack.io.image_source import IMAGE_SUFFIXES, UNDECODABLE, Content, state_of, text_of
@@ -73,18 +73,27 @@ class TarSource:
         tar = self._tars.get(shard)
         if tar is not None and state_of(tar) is None:
             raise InputError("the tar is gone or cannot be read", path=tar, record=name)
-        place = None if tar is None else self._places(shard).get(name)
-        if tar is None or place is None:
+        content = None if tar is None else self._read(shard, name)
+        if content is None:
             raise InputError("this image is in none of the tars", record=image_key)
-        offset, size = place
+        return content
+
+    def _read(self, shard: str, name: str) -> bytes | None:
+        place = self._places(shard).get(name)
         try:
-            with tar.open("rb") as stream:
+            with self._tars[shard].open("rb") as stream:
+                if place is not None and not _is_at(stream, name, *place):
+                    # Another tar of this name, size and time: what is known is of the old one.
+                    place = self._find_anew(shard).get(name)
+                if place is None:
+                    return None
+                offset, size = place
                 stream.seek(offset)
                 content = stream.read(size)
         except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", path=image_key) from error
+            raise InputError(f"cannot be read: {error.strerror}", path=f"{shard}/{name}") from error
         if len(content) != size:
-            raise InputError("the tar ends before this image does", path=image_key)
+            raise InputError("the tar ends before this image does", path=f"{shard}/{name}")
         return content
 
     def signature(self, shard: str) -> dict[str, Any]:
@@ -101,8 +110,19 @@ class TarSource:
 
     def _find_places(self, shard: str, *state: int) -> Places:
         known = None if self._index is None else self._index.read(shard, state)
-        if known is not None:
-            return known
+        return self._scanned(shard, state) if known is None else known
+
+    def _find_anew(self, shard: str) -> Places:
+        """The places of a tar whose index is not of it; the wrong ones are forgotten."""
+        state = state_of(self._tars[shard])
+        if state is None:
+            return {}
+        self._scanned(shard, state)
+        self._places_of.cache_clear()
+        return self._places(shard)
+
+    def _scanned(self, shard: str, state: Sequence[int]) -> Places:
+        """The places of a tar's images, read from its headers, and kept."""
         places: Places = {}
         try:
             for _, member, reason in self._members(shard):
@@ -159,6 +179,23 @@ class TarSource:
         raise InputError(
             f"the tar breaks off after {images} images: {reason}", path=self._tars[shard]
         ) from cause
+
+
+def _is_at(stream: BinaryIO, name: str, offset: int, size: int) -> bool:
+    """Whether the header before ``offset`` is of a member of this name and size.
+
+    A header holds a short name only; a long one, or one of other letters than ASCII's, may stand
+    in further headers before it, and its size has to do.
+    """
+    stream.seek(max(0, offset - tarfile.BLOCKSIZE))
+    try:
+        member = tarfile.TarInfo.frombuf(
+            stream.read(tarfile.BLOCKSIZE), tarfile.ENCODING, "surrogateescape"
+        )
+    except tarfile.HeaderError:
+        return False
+    short = name.isascii() and len(name) <= tarfile.LENGTH_NAME
+    return member.size == size and (member.name == name or not short)
 
 
 class _TarKeys(Collection[str]):

@@ -7,6 +7,8 @@ written in random order), Parquet rows come in a fixed order.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +38,7 @@ CANDIDATE_ROW_GROUP = 1 << 17
 """Candidates a row group: how many are in memory at a time where files are merged."""
 
 _METADATA = "haystack"
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 _SEGMENT_TYPE = pa.struct(
     [
         ("id", pa.int64()),
@@ -149,7 +152,7 @@ class SegmentedImage:
 def write_features(path: Path, features: Features) -> None:
     """Write a shard's features and image keys as safetensors."""
     metadata = {_METADATA: files.canonical_json({"image_keys": list(features.image_keys)})}
-    save_file({"features": np.ascontiguousarray(features.features)}, path, metadata=metadata)
+    _write_tensors(path, {"features": features.features}, metadata)
 
 
 def read_features(path: Path) -> Features:
@@ -166,7 +169,7 @@ def read_feature_keys(path: Path) -> tuple[str, ...]:
 
 def write_centroids(path: Path, centroids: npt.NDArray[np.float32]) -> None:
     """Write centroids float32 [k, D] as safetensors."""
-    save_file({"centroids": np.ascontiguousarray(centroids)}, path)
+    _write_tensors(path, {"centroids": centroids})
 
 
 def read_centroids(path: Path) -> npt.NDArray[np.float32]:
@@ -433,6 +436,25 @@ def _parquet(path: Path, **options: Any) -> pq.ParquetFile:
         return pq.ParquetFile(path, **options)
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(f"cannot read this Parquet file: {error}", path=path) from error
+
+
+def _write_tensors(
+    path: Path, tensors: Mapping[str, npt.NDArray[Any]], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file.
+
+    Raises:
+        OSError: the system refuses it: a full disk, say.
+    """
+    arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    try:
+        save_file(arrays, path, metadata=metadata)
+    except SafetensorError as error:
+        # safetensors has one class for all that goes wrong; the system's number is in its text.
+        number = _SYSTEM_ERROR.search(str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 @contextmanager

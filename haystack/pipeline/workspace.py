@@ -56,6 +56,7 @@ class Workspace:
     def __init__(self, root: str | Path, config: WorkspaceConfig) -> None:
         self.root = Path(root)
         self.config = config
+        self._changes: tuple[str | Path | None, Sequence[str]] | None = None
         for place in (self.root, *self.root.parents):
             if place.exists():
                 if not place.is_dir():
@@ -85,7 +86,10 @@ class Workspace:
         """
         existing = Path(root) / CONFIG
         base = load_config(existing) if existing.is_file() else None
-        return cls(root, with_absolute_paths(load_config(config_file, overrides, base=base)))
+        config = with_absolute_paths(load_config(config_file, overrides, base=base))
+        workspace = cls(root, config)
+        workspace._changes = (config_file, tuple(overrides))
+        return workspace
 
     @classmethod
     def create(
@@ -117,9 +121,17 @@ class Workspace:
         return cls(root, load_config(path))
 
     def save(self) -> None:
-        """Write ``workspace.yaml``: settings, the vocabulary in full, what saved it."""
+        """Write ``workspace.yaml``: settings, the vocabulary in full, what saved it.
+
+        Settings of an existing workspace are read again and changed as ``configured`` was asked:
+        another stage may have saved its own since. Whoever saves at the same moment has to lock.
+        """
+        config, path = self.config, self.root / CONFIG
+        if self._changes is not None and path.is_file():
+            file, overrides = self._changes
+            config = with_absolute_paths(load_config(file, overrides, base=load_config(path)))
         resolved = {"vocabulary": self.vocabulary.to_dict(), **software()}
-        files.write_text(self.root / CONFIG, dump_config(self.config, resolved))
+        files.write_text(path, dump_config(config, resolved))
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -165,9 +177,12 @@ class Workspace:
         """Centroids float32 [k, D] (stage ``cluster``)."""
         return tables.read_centroids(self._output("cluster", CENTROIDS))
 
-    def assignments(self) -> tables.Assignments:
-        """The cluster of every image (stage ``cluster``)."""
-        return tables.read_assignments(self._output("cluster", ASSIGNMENTS))
+    def clusters_of(self, image_keys: Collection[str]) -> dict[str, int]:
+        """Image key -> cluster, of those of the images that have one (stage ``cluster``).
+
+        Ask by shard: eleven million keys in Python are a gigabyte.
+        """
+        return tables.read_clusters(self._output("cluster", ASSIGNMENTS), image_keys)
 
     def clusters(self) -> list[Cluster]:
         """Names, sizes and inclusion of the clusters, by id (stage ``cluster``).

@@ -78,6 +78,22 @@ def test_complete_shards_are_skipped(tmp_path: Path) -> None:
     assert (summary.inputs, summary.quarantined) == (3, 1), "skipped shards count as well"
 
 
+def test_a_workspace_that_cannot_be_written_to_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = run(tmp_path, LettersJob({"s0": "a", "s1": "!x"}))
+    content = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    monkeypatch.setattr("haystack.executors.run._writable", lambda _: False)
+    summary = run(tmp_path, LettersJob({"s0": "a", "s1": "!x"}))
+    assert (summary.done, summary.skipped) == (0, 2)
+    assert (summary.inputs, summary.quarantined) == (before.inputs, before.quarantined)
+    job = LettersJob({"s0": "a", "s1": "b"})
+    with pytest.raises(HaystackError, match="shard s1 of the stage 'letters' is not complete, and"):
+        run(tmp_path, job)
+    assert job.computed == []
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == content
+
+
 def test_changed_fingerprint_is_computed_again(tmp_path: Path) -> None:
     run(tmp_path, LettersJob({"s0": "a", "s1": "b"}))
     job = LettersJob({"s0": "a", "s1": "B"})

@@ -35,9 +35,18 @@ def undisturbed(root: Path, source: Path) -> dict[str, object]:
     return snapshot(root)
 
 
-@pytest.mark.parametrize(
-    ("shards", "kills"), [(24, 4), pytest.param(200, 25, marks=pytest.mark.slow)]
-)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The sizes of the runs whose workers are killed: those of the command line, where given."""
+    if metafunc.definition.originalname != "test_killed_workers_change_nothing":
+        return
+    shards = metafunc.config.getoption("--shards")
+    sizes = [(24, 4), pytest.param(200, 25, marks=pytest.mark.slow)]
+    if shards is not None:
+        kills = metafunc.config.getoption("--kills")
+        sizes = [(shards, max(1, shards // 10) if kills is None else kills)]
+    metafunc.parametrize(("shards", "kills"), sizes)
+
+
 def test_killed_workers_change_nothing(tmp_path: Path, shards: int, kills: int) -> None:
     broken = write_tars(tmp_path / "tars", shards)
     expected = undisturbed(tmp_path / "undisturbed", tmp_path / "tars")

@@ -299,3 +299,29 @@ def test_the_index_of_a_twin_is_not_taken(tmp_path):
     (tmp_path / "index" / "a.parquet").write_bytes((tmp_path / "index" / "b.parquet").read_bytes())
     source = open_source(tmp_path, index_folder=tmp_path / "index")
     assert {key: source.read(key) for key in expected} == expected
+
+
+def test_a_tar_of_the_same_size_and_time_is_not_read_by_the_old_index(tars, tmp_path):
+    index, tar = tmp_path / "index", tars / "a.tar"
+    source = open_source(tars, index_folder=index)
+    assert source.read("a/x.jpg") == RED
+    before = tar.stat()
+    make_tar(tar, {"x.json": b"{}", "deep/z.png": BLUE, "x.jpg": RED})
+    os.utime(tar, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert tar.stat().st_size == before.st_size
+    for reader in (source, open_source(tars, index_folder=index)):
+        assert reader.read("a/x.jpg") == RED
+        assert reader.read("a/deep/z.png") == BLUE
+        with pytest.raises(InputError, match="in none of the tars"):
+            reader.read("a/deep/y.png")
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_names_that_a_header_does_not_hold_are_read_by_the_index(tmp_path, no_scan, kind):
+    names = ["x/" * 40 + "y" * 60 + ".jpg", "grün.jpg", "./plain.jpg"]
+    make_tar(tmp_path / "t.tar", dict.fromkeys(names, RED), format=kind)
+    list(open_source(tmp_path / "t.tar", index_folder=tmp_path / "index").iterate("t"))
+    no_scan()
+    again = open_source(tmp_path / "t.tar", index_folder=tmp_path / "index")
+    for name in names:
+        assert again.read(f"t/{name}") == RED

@@ -9,6 +9,7 @@ import yaml
 
 from haystack.errors import InputError
 from haystack.pipeline.config import WorkspaceConfig, dump_config, load_config
+from haystack.pipeline.workspace import Workspace
 
 
 def test_defaults_are_the_papers() -> None:
@@ -117,3 +118,15 @@ def test_file_names_are_taken_as_they_are(tmp_path: Path, name: str) -> None:
     again = load_config(tmp_path / "saved.yaml")
     assert again == config
     assert load_config(None, ["cluster.k=2"], base=again).source.images == name
+
+
+def test_stages_that_start_at_the_same_moment_keep_each_others_settings(tmp_path: Path) -> None:
+    Workspace.create(tmp_path, overrides=["score.top=7"])
+    stages = [
+        Workspace.configured(tmp_path, overrides=overrides)
+        for overrides in (["cluster.k=3"], ["segment.batch_size=5"])
+    ]
+    for stage in stages:
+        stage.save()
+    config = Workspace.open(tmp_path).config
+    assert (config.cluster.k, config.segment.batch_size, config.score.top) == (3, 5, 7)

@@ -27,7 +27,8 @@ from haystack.errors import InputError
 from haystack.executors import LocalExecutor, Outputs, read_status
 from haystack.executors.base import Counts
 from haystack.io.images import open_source
-from haystack.pipeline.workspace import CLUSTERS, Workspace
+from haystack.pipeline import tables
+from haystack.pipeline.workspace import ASSIGNMENTS, CLUSTERS, Workspace
 
 
 def test_all_stages_end_to_end(finished: Campaign) -> None:
@@ -38,7 +39,7 @@ def test_all_stages_end_to_end(finished: Campaign) -> None:
     assert len(keys) == NUM_IMAGES - 1
     assert BROKEN not in keys
     assert workspace.features("000000").features.dtype == np.float32
-    assignments = workspace.assignments()
+    assignments = tables.read_assignments(workspace.path(ASSIGNMENTS))
     assert list(assignments.image_keys) == keys
     assert workspace.centroids().shape == (3, 12)
     clusters = workspace.clusters()

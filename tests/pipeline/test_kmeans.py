@@ -82,7 +82,25 @@ def test_it_stops_when_nothing_moves_any_more() -> None:
     points = np.repeat(np.eye(3, dtype=np.float32), 10, axis=0)
     found = train_streaming(MemoryRows(points), np.eye(3, dtype=np.float32), iterations=50)
     assert len(found.objective) == 1
-    np.testing.assert_array_equal(found.centroids, np.eye(3))
+    np.testing.assert_allclose(found.centroids, np.eye(3), atol=1e-7)
+
+
+def test_points_far_from_zero_are_clustered_as_near_it() -> None:
+    """Whole numbers, so that moving them by 2 ** 20 loses nothing."""
+    random = np.random.default_rng(0)
+    middles = random.integers(-200, 200, size=(6, 8))
+    near = (middles[random.integers(0, 6, 3000)] + random.integers(-9, 10, (3000, 8))).astype(float)
+    labels = []
+    for offset in (0.0, 2.0**20):
+        rows = MemoryRows((near + offset).astype(np.float32))
+        start = first_centroids(rows, 6, np.random.default_rng(1))
+        found = train_streaming(rows, start, iterations=20, chunk=700)
+        cluster, distance = zip(*assigned(rows, found.centroids, chunk=700), strict=True)
+        labels.append(np.concatenate(cluster))
+        apart = near + offset - found.centroids[labels[-1]].astype(float)
+        expected = np.linalg.norm(apart, axis=1)
+        np.testing.assert_allclose(np.concatenate(distance), expected, rtol=1e-3)
+    np.testing.assert_array_equal(*labels)
 
 
 def test_an_empty_cluster_gets_half_of_the_widest() -> None:

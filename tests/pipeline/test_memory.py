@@ -80,6 +80,39 @@ def test_one_item_that_does_not_fit_is_an_error_that_says_what_to_lower() -> Non
         list(run([1, 2, 3, 4]))
 
 
+def test_an_item_that_does_not_fit_is_left_out_and_batches_stay_large() -> None:
+    sizes: list[int] = []
+
+    def call(items: Sequence[int]) -> list[int]:
+        sizes.append(len(items))
+        if 9 in items:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried 2.00 GiB.")
+        return [10 * item for item in items]
+
+    left_out: list[tuple[int, str]] = []
+
+    def unfit(item: int, reason: str) -> list[int]:
+        left_out.append((item, reason))
+        return [-1]
+
+    run = InHalves(call, what="image", lower="it", notify=lambda _: None, unfit=unfit)
+    assert [row for part in run([1, 9, 3, 4]) for row in part] == [10, -1, 30, 40]
+    assert list(run([5, 6, 7, 8])) == [[50, 60, 70, 80]]
+    assert sizes == [4, 2, 1, 1, 2, 4], "the limit is what it was before that item"
+    ((item, reason),) = left_out
+    assert item == 9
+    assert reason.startswith("a single image does not fit")
+
+
+def test_several_in_a_row_that_do_not_fit_are_the_devices_fault() -> None:
+    def call(items: Sequence[int]) -> int:
+        raise MemoryError
+
+    run = InHalves(call, what="image", lower="it", notify=lambda _: None, unfit=lambda i, _: i)
+    with pytest.raises(HaystackError, match="a single image does not fit"):
+        list(run([1, 2, 3, 4]))
+
+
 def test_other_errors_pass_through() -> None:
     told: list[str] = []
     run = in_halves(Device(0, RuntimeError("mat1 and mat2 shapes cannot be multiplied")), told)

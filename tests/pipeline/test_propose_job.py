@@ -13,13 +13,15 @@ from haystack.executors.manifest import read_manifest
 from haystack.models.relation.inputs import RelationLogits, SceneInput
 from haystack.pipeline.jobs.propose import ProposeJob
 from haystack.pipeline.jobs.score import ScoringModel, scene_of
+from haystack.pipeline.tables import read_assignments
+from haystack.pipeline.workspace import ASSIGNMENTS
 from haystack.statistics import TripletStatistics
 
 
 def test_proposals_are_the_best_plausible_candidates(finished: Campaign) -> None:
     """Recomputed the slow way: every pair, no bound, no shards."""
     statistics = TripletStatistics.from_graphs(finished.dataset.graphs, 5, 4)
-    assignments = finished.workspace.assignments()
+    assignments = read_assignments(finished.workspace.path(ASSIGNMENTS))
     cluster_of = dict(zip(assignments.image_keys, assignments.cluster.tolist(), strict=True))
     rows = []
     model = FakeRelationModel()

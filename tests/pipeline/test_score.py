@@ -372,3 +372,26 @@ def test_bad_answers_of_a_model_are_named(kind: str, message: str) -> None:
 
 def test_all_pairs_is_what_the_stage_expects() -> None:
     assert all_pairs(3).tolist() == [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]]
+
+
+def test_an_image_that_does_not_fit_alone_is_set_aside() -> None:
+    class Narrow(OnDevice):
+        def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
+            if any(each.image_id == "c" for each in scenes):
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            return super().predict_on_device(scenes)
+
+    best = TopCandidates(1, Narrow().num_predicates, 1000)
+    aside: list[tuple[str, str]] = []
+    counts = score_images(
+        [SceneInCluster(f"{each.image_id}.jpg", 0, each) for each in SCENES],
+        Narrow(),
+        EVERYTHING,
+        best,
+        set_aside=lambda key, reason: aside.append((key, reason)),
+    )
+    ((key, reason),) = aside
+    assert key == "c.jpg"
+    assert reason.startswith("a single image does not fit")
+    assert counts.images == len(SCENES) - 1
+    same(best.result(), score([each for each in SCENES if each.image_id != "c"], OnDevice())[0])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pipeline_campaign import Campaign
+from safetensors import SafetensorError
 
 from haystack.errors import InputError
 from haystack.pipeline import tables
@@ -136,3 +138,22 @@ def test_broken_files_are_named(tmp_path: Path, read: object, kind: str) -> None
     path.write_bytes(b"not this")
     with pytest.raises(InputError, match=f"broken: cannot read this {kind} file"):
         read(path)  # type: ignore[operator]
+
+
+def test_a_full_disk_is_said_as_of_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors has one class of its own for all errors of the system."""
+    features = tables.Features(("a",), np.zeros((1, 4), np.float32))
+    with pytest.raises(OSError, match="No such file or directory") as caught:
+        tables.write_features(tmp_path / "none" / "x.safetensors", features)
+    assert caught.value.errno == errno.ENOENT
+
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("Error while serializing: No space left on device (os error 28)")
+
+    monkeypatch.setattr(tables, "save_file", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        tables.write_centroids(tmp_path / "c.safetensors", np.zeros((1, 4), np.float32))
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename == str(tmp_path / "c.safetensors")

@@ -113,15 +113,16 @@ def train_streaming(
     """
     device = device or torch.device("cpu")
     size = chunk or chunk_size(device)
-    centroids = torch.from_numpy(start).to(device)
-    squares = torch.empty(len(rows), device=device)  # |x|² of every row, the first round's work
+    origin = _origin(torch.from_numpy(start)).to(device)
+    centroids = torch.from_numpy(start).to(device) - origin
+    squares = torch.empty(len(rows), device=device)  # |x - origin|² of every row
     objective: list[float] = []
     said = time.monotonic()
     for iteration in range(iterations):
         groups = _Groups(len(start), rows.dimension, device)
         at = 0
         for part in rows.chunks(size):
-            points = part.to(device).float()
+            points = part.to(device).float() - origin
             square = squares[at : at + len(part)]
             if iteration == 0:
                 square.copy_(_squares(points))
@@ -135,7 +136,7 @@ def train_streaming(
         if torch.equal(moved, centroids):
             break
         centroids = moved
-    return Trained(centroids.cpu().numpy(), tuple(objective), "streaming")
+    return Trained((centroids + origin).cpu().numpy(), tuple(objective), "streaming")
 
 
 def assigned(
@@ -160,9 +161,10 @@ def assigned(
         InputError: a row is not finite.
     """
     device = device or torch.device("cpu")
-    middles = torch.from_numpy(centroids).to(device)
+    origin = _origin(torch.from_numpy(centroids)).to(device)
+    middles = torch.from_numpy(centroids).to(device) - origin
     for part in rows.chunks(chunk or chunk_size(device)):
-        points = part.to(device).float()
+        points = part.to(device).float() - origin
         nearest = _nearest(points, middles)[1]
         # From the difference: the expanded square loses digits where points lie far from zero.
         distance = _finite(torch.linalg.vector_norm(points - middles[nearest], dim=1))
@@ -190,12 +192,13 @@ def first_centroids(
     """
     count = min(len(rows), _DRAWN_FROM * k)
     points = rows.take(np.sort(random.choice(len(rows), count, replace=False))).float()
-    squares = _squares(points)
+    apart = points - _origin(points)
+    squares = _squares(apart)
     left = torch.full((count,), torch.inf)
     chosen = [int(random.integers(count))]
     while len(chosen) < k:
         last = chosen[-1]
-        products = torch.mv(points, points[last])
+        products = torch.mv(apart, apart[last])
         left = torch.minimum(left, squares + squares[last] - 2 * products).clamp_(min=0)
         left[last] = 0
         # Where all that are left equal a chosen one, any will do.
@@ -240,6 +243,15 @@ class _Groups:
             left[widest] /= 2
             left[empty] = left[widest]
         return means
+
+
+def _origin(points: Tensor) -> Tensor:
+    """The row [D] of rows [n, D] in their middle, from which the others are counted.
+
+    Distances come from expanded squares, which lose all digits where points lie much farther from
+    zero than from each other. A row and not the mean: whole numbers stay whole.
+    """
+    return points[(points - points.double().mean(0)).square().sum(1).argmin()]
 
 
 def _squares(points: Tensor) -> Tensor:

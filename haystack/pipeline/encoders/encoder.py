@@ -59,6 +59,7 @@ class Encoder:
             what="image",
             lower="embed.image_size or embed.precision",
             notify=lambda said: logger.warning("embed: %s", said),
+            unfit=lambda _, said: [InputError(said)],
         )
         object.__setattr__(self, "_in_halves", halves)
 
@@ -73,10 +74,11 @@ class Encoder:
     def encode(self, batch: Sequence[Tensor]) -> list[Tensor | InputError]:
         """Features of images that were read: float32 [D] each, on the CPU, or why there are none.
 
-        A batch that does not fit into memory is halved, and so are all after it.
+        A batch that does not fit into memory is halved, and so are all after it. An image that
+        does not fit alone has no features.
 
         Raises:
-            HaystackError: one image does not fit.
+            HaystackError: three images in a row do not fit.
         """
         return [row for part in self._in_halves(batch) for row in part]
 

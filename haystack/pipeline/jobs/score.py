@@ -163,11 +163,12 @@ class ScoreJob:
                 best,
                 second=self._models[1] if len(self._models) > 1 else None,
                 batch_size=self._config.batch_size,
+                set_aside=out.quarantine,
             )
         result = best.result()
         tables.write_candidates(out.path(CANDIDATES.format(shard=shard)), result)
         return Counts(
-            inputs=counts.images,
+            inputs=counts.images + len(out.quarantined),
             ok=counts.images,
             extra={
                 **left_out,
@@ -189,7 +190,7 @@ class ScoreJob:
         self, shard: str, left_out: dict[str, int], out: Outputs
     ) -> Iterator[SceneInCluster]:
         keys = tables.read_segmented_ids(self._workspace.path(SEGMENTED, shard=shard))
-        cluster_of = tables.read_clusters(self._workspace.path(ASSIGNMENTS), keys)
+        cluster_of = self._workspace.clusters_of(keys)
         for image in self._workspace.segmented(shard):
             out.advance()
             cluster = cluster_of.get(image.image_key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -159,6 +159,7 @@ def score_images(
     *,
     second: RelationModel | None = None,
     batch_size: int = 8,
+    set_aside: Callable[[str, str], None] | None = None,
 ) -> ScoreCounts:
     """Score every ordered pair of distinct segments and keep the best candidates.
 
@@ -172,10 +173,12 @@ def score_images(
         best: collects the candidates; of two opinions where there is a second model.
         second: a second model, asked about the same pairs.
         batch_size: images handed to the model at once.
+        set_aside: called with image key and reason for an image that does not fit into memory
+            alone; without it such an image is an error.
 
     Raises:
         HaystackError: a model answers for other pairs than it was asked for, or a single image
-            does not fit into memory.
+            does not fit into memory, or three in a row.
         InputError: a score is not finite, or an image has too many segments.
     """
     scoring = _Scoring([model] if second is None else [model, second], plausible, best)
@@ -184,6 +187,7 @@ def score_images(
         what="image",
         lower="the number of segments an image (segment.score_threshold)",
         notify=logger.warning,
+        unfit=None if set_aside is None else _leave_out(set_aside, best),
     )
     counts = ScoreCounts()
     for batch in _batches(images, batch_size):
@@ -191,6 +195,20 @@ def score_images(
             best.add_rows(found, rows)
             counts += counted
     return counts
+
+
+def _leave_out(
+    set_aside: Callable[[str, str], None], best: TopCandidates
+) -> Callable[[SceneInCluster, str], tuple[pa.Table, Rows, ScoreCounts]]:
+    """What stands for an image that does not fit: no candidates, and a word to ``set_aside``."""
+
+    def unfit(image: SceneInCluster, reason: str) -> tuple[pa.Table, Rows, ScoreCounts]:
+        set_aside(image.image_key, reason)
+        none = torch.empty(0, dtype=torch.int64)
+        rows = Rows(none, none, torch.empty((best.opinions, 0)))
+        return IMAGES.empty_table(), rows, ScoreCounts()
+
+    return unfit
 
 
 class _Scoring:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from haystack.pipeline.memory import release_heap
 from haystack.pipeline.scoring.candidates import Candidates
 from haystack.pipeline.scoring.image_names import ImageNames, without_repeats
 from haystack.pipeline.scoring.rows import (
@@ -84,6 +85,7 @@ class TopCandidates:
         self._loose = RowBuffer(opinions, device)
         self._loose_names: list[pa.Table] = []
         self._loose_images = 0
+        self._batches = 0
 
     def to(self, device: torch.device) -> None:
         """Keep rows on another device from now on."""
@@ -129,6 +131,9 @@ class TopCandidates:
         """
         if not len(rows):
             return
+        self._batches += 1
+        if self._batches % _LOOSE == 0:
+            release_heap()
         place = rows.place + (self._loose_images << IMAGE_BITS)
         self._loose.append(Rows(rows.group, place, rows.scores))
         self._loose_names.append(images)
@@ -147,6 +152,7 @@ class TopCandidates:
         """The kept rows, by cluster, predicate, then the total order by the first model."""
         self._cut()
         self._forget_images()
+        release_heap()
         number = torch.from_numpy(self._names.sort()).to(self.floor.device)
         self._named = len(self._names)
         total = sum(block.kept for block in self._blocks)

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from haystack import files
+from haystack import files, weights
 from haystack.errors import HaystackError, InputError, MissingDependencyError
 from haystack.io.class_numbers import of_names
-from haystack.pipeline.segmenters.maskdino import weight_file
 from haystack.pipeline.segmenters.model import FoundSegment, FoundSegments, ModelSegmenter
 from haystack.vocabulary import Vocabulary
 
@@ -59,7 +58,7 @@ class Detectron2Segmenter(ModelSegmenter):
                     "is set in the file of segment.config"
                 )
         self._cfg = _configuration(config)
-        self._weights = weight_file(config)
+        self._weights = _weight_file(config.weights)
         super().__init__(config, vocabulary, panoptic_classes(_metadata(self._cfg), vocabulary))
 
     def fingerprint(self) -> dict[str, Any]:
@@ -164,6 +163,24 @@ def panoptic_classes(metadata: Any, vocabulary: Vocabulary) -> dict[tuple[bool, 
             "of segment.setup"
         )
     return of_names(names, vocabulary)
+
+
+def _weight_file(value: str) -> Path:
+    """The file of ``segment.weights``: MaskDINO's by name where the configuration is MaskDINO's.
+
+    Raises:
+        InputError: it is not given, or does not exist.
+    """
+    if not value:
+        raise InputError(
+            "segment.kind=detectron2 needs segment.weights=FILE, which is empty; give the weights "
+            "that segment.config is of"
+        )
+    if value in weights.NAMES:
+        return weights.find(value)
+    return files.given_file(
+        value, "segment.weights", "; give the weights that segment.config is of"
+    )
 
 
 def _configuration(config: SegmentConfig) -> Any:

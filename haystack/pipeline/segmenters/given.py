@@ -51,7 +51,7 @@ def open_segments(
         return PrecomputedSegmenter(read_psg(path, vocabulary=vocabulary), image_keys)
     place = Path(path)
     if place.is_dir():
-        return FolderSegmenter(place, vocabulary)
+        return FolderSegmenter(place, vocabulary, image_keys)
     if not place.is_file():
         raise InputError("there is no such file or folder of segments", path=place)
     content = load_json(place)
@@ -74,18 +74,32 @@ class FolderSegmenter:
     """Panoptic PNGs and, beside each, a JSON that says what its ids are.
 
     For ``street/01.jpg`` it takes ``street/01.png`` and ``street/01.json`` of the folder, else
-    ``01.png`` and ``01.json``. The JSON is a list, or an object with that list under
-    ``segments_info``: ``{"id": 7, "category": "person"}``, with an optional ``score``;
-    ``category_id`` may stand for the name, as the class's number in the vocabulary.
+    ``01.png`` and ``01.json``, unless another image of the source has that name as well. The JSON
+    is a list, or an object with that list under ``segments_info``: ``{"id": 7, "category":
+    "person"}``, with an optional ``score``; ``category_id`` may stand for the name, as the class's
+    number in the vocabulary.
 
     Args:
         folder: of the files.
         vocabulary: numbers the classes.
+        image_keys: all images of the source; where None, names are compared as images come.
     """
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, folder: Path, vocabulary: Vocabulary, image_keys: Iterable[str] | None = None
+    ) -> None:
         self._folder = folder
         self._vocabulary = vocabulary
+        self._first: dict[str, str] = {}
+        self._shared: dict[str, tuple[str, str]] = {}
+        for key in image_keys or ():
+            self._note(PurePosixPath(key))
+
+    def _note(self, key: PurePosixPath) -> None:
+        """Remember who has a name: the first image, and the first two where there are several."""
+        first = self._first.setdefault(key.stem, str(key))
+        if first != str(key):
+            self._shared.setdefault(key.stem, (first, str(key)))
 
     def fingerprint(self) -> dict[str, Any]:
         """Names, sizes and modification times of the folder's files."""
@@ -103,12 +117,20 @@ class FolderSegmenter:
         """The image's PNG and JSON.
 
         Raises:
-            InputError: one is missing or broken, or a class is unknown.
+            InputError: one is missing or broken, could be another image's, or a class is unknown.
         """
         key = PurePosixPath(image_key)
+        self._note(key)
         png = (self._folder / key).with_suffix(".png")
-        if not png.is_file():
-            png = (self._folder / key.name).with_suffix(".png")
+        if not png.is_file() and len(key.parts) > 1:
+            own, png = png, (self._folder / key.name).with_suffix(".png")
+            if png.is_file() and key.stem in self._shared:
+                first, second = self._shared[key.stem]
+                raise InputError(
+                    f"it could be of {first} or of {second}; move it to {own}, or to where the "
+                    "other one's belongs",
+                    path=png,
+                )
         if not png.is_file():
             raise InputError(f"{self._folder} holds no panoptic PNG {png.name}")
         id_map = read_panoptic_png(png, size=(image.height, image.width))

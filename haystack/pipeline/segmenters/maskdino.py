@@ -79,8 +79,8 @@ def weight_file(config: SegmentConfig) -> Path:
     """
     if not config.weights:
         raise InputError(
-            f"segment.kind={config.kind} needs segment.weights=FILE, which is empty; MaskDINO's "
-            "own: haystack weights pull maskdino_r50, then segment.weights=maskdino_r50"
+            "segment.kind=maskdino needs segment.weights=FILE, which is empty; MaskDINO's own: "
+            "haystack weights pull maskdino_r50, then segment.weights=maskdino_r50"
         )
     return weights.resolve(config.weights, "segment.weights")
 

@@ -136,7 +136,7 @@ class ModelSegmenter(ABC):
 
         Raises:
             InputError: the device or the weights cannot be used: no image's fault.
-            HaystackError: there is no memory for a single image.
+            HaystackError: there is no memory for three single images in a row.
         """
         _ = self.model  # not in a batch, where an error would count as the images'
         buckets: dict[Hashable, list[int]] = defaultdict(list)
@@ -163,10 +163,16 @@ class ModelSegmenter(ABC):
         return found
 
     @cached_property
-    def _in_halves(self) -> InHalves[Image.Image, Sequence[FoundSegments]]:
+    def _in_halves(self) -> InHalves[Image.Image, Sequence[FoundSegments | InputError]]:
         from haystack.pipeline.memory import InHalves
 
-        return InHalves(self.find, what="image", lower="segment.precision", notify=logger.warning)
+        return InHalves(
+            self.find,
+            what="image",
+            lower="segment.precision",
+            notify=logger.warning,
+            unfit=lambda _, said: [InputError(said)],
+        )
 
     def _record(
         self, image_key: str, found: FoundSegments | InputError

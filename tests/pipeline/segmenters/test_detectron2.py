@@ -177,6 +177,7 @@ def test_what_a_project_declares_is_said_by_setup(config, tmp_path, monkeypatch)
         ({"config": ""}, r"needs segment\.config=FILE"),
         ({"config": "nowhere.yaml"}, r"segment\.config names a file that does not exist"),
         ({"weights": ""}, r"needs segment\.weights=FILE"),
+        ({"weights": "none.pth"}, r"not exist; give the weights that segment\.config is of$"),
         ({"precision": "bfloat16"}, r"segment\.precision has no meaning for .*detectron2"),
         ({"score_threshold": 0.3}, r"segment\.score_threshold has no meaning"),
         ({"compile": True}, r"segment\.compile has no meaning"),

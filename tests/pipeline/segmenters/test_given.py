@@ -228,3 +228,18 @@ def test_other_files_are_refused(tmp_path, content):
         open_segments(tmp_path / "a.json", VOCABULARY)
     with pytest.raises(InputError, match="no such file or folder of segments"):
         open_segments(tmp_path / "none", VOCABULARY)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_png_that_two_images_could_mean_is_neithers(tmp_path, told):
+    keys = ["a/01.jpg", "b/01.jpg", "b/02.jpg"]
+    (tmp_path / "a").mkdir()
+    for place in ("a/01", "01", "02"):
+        write_panoptic_png(tmp_path / f"{place}.png", ID_MAP)
+        content = [{"id": key, "category": "person"} for key in (7, 300)]
+        (tmp_path / f"{place}.json").write_text(json.dumps(content))
+    segmenter = FolderSegmenter(tmp_path, VOCABULARY, keys if told else None)
+    assert segmenter.segment("a/01.jpg", PICTURE).image_id == "a/01.jpg"
+    with pytest.raises(InputError, match=r"of a/01\.jpg or of b/01\.jpg; move it to .*b/01\.png"):
+        segmenter.segment("b/01.jpg", PICTURE)
+    assert segmenter.segment("b/02.jpg", PICTURE).image_id == "b/02.jpg"
