@@ -11,8 +11,18 @@ beside SQLite where the variable names an empty database; its tables are dropped
 
 from __future__ import annotations
 
-from annotate_parts import PARTS, Sizes
+from dataclasses import dataclass
+
+import annotate_media_part
+import annotate_parts
 from command import run_parts
+
+PARTS = {**annotate_parts.PARTS, **annotate_media_part.PARTS}
+
+
+@dataclass(frozen=True)
+class Sizes(annotate_parts.Sizes, annotate_media_part.Sizes):
+    """The sizes of all parts together."""
 
 
 def main() -> None:

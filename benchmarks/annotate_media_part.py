@@ -1,16 +1,24 @@
-"""The part of annotate.py about pictures: what a proposal's picture and overlay cost."""
+"""The part of annotate.py about pictures: what a proposal costs, and how soon it is on screen."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import io
+import os
+import shutil
+import socket
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import uvicorn
 from measure import Row, at_most
 from peers import Peers
 from PIL import Image
@@ -38,6 +46,7 @@ class Sizes:
         media_segments: of the picture.
         media_views: later views that are timed together.
         media_repeat: the fastest of so many runs counts.
+        media_answers: keys that are pressed in a browser, one every half second.
     """
 
     media_height: int = 1500
@@ -45,6 +54,7 @@ class Sizes:
     media_segments: int = 16
     media_views: int = 20
     media_repeat: int = 5
+    media_answers: int = 40
 
 
 def media(sizes: Sizes, _: Peers, scratch: Path) -> list[Row]:
@@ -80,6 +90,72 @@ def media(sizes: Sizes, _: Peers, scratch: Path) -> list[Row]:
         at_most("media", f"{size}, the picture was seen", 1e3 * min(others), "ms", 15),
         at_most("media", f"{size}, the proposal was seen", 1e3 * min(again), "ms", 15),
     ]
+
+
+def next_picture(sizes: Sizes, _: Peers, scratch: Path) -> list[Row]:
+    """Wall time from a key to the frame with the next picture, in a browser without a window.
+
+    Needs Playwright and Chromium (``HAYSTACK_CHROMIUM``, or on the path); no rows without them.
+    """
+    chromium = os.environ.get("HAYSTACK_CHROMIUM") or shutil.which("chromium")
+    if chromium is None or importlib.util.find_spec("playwright") is None:
+        print("page: not measured, there is no chromium or no playwright", file=sys.stderr)
+        return []
+    from playwright.sync_api import sync_playwright
+
+    workspace = _workspace(sizes, scratch)
+    count = sizes.media_segments
+    pairs = [(one, (one + step) % count) for step in range(1, count) for one in range(count)]
+    with AnnotationStore(scratch / "answers.db") as store:
+        store.load_proposals(
+            [
+                Proposal("1", *pair, 0, _KEY, score=0.0, cluster=0, rank=rank)
+                for rank, pair in enumerate(pairs)
+            ],
+            round=0,
+        )
+        app = create_app(store, _Media(workspace), ["holding"], media_version="1")
+        with _served(app) as address, sync_playwright() as playwright:
+            arguments = ["--no-sandbox", "--disable-gpu"]
+            browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+            page = browser.new_page(viewport={"width": 1366, "height": 768})
+            page.goto(address)
+            page.wait_for_timeout(3_000)
+            page.evaluate(
+                """() => {
+                  window.taken = [];
+                  new PerformanceObserver((list) => taken.push(
+                    ...list.getEntries().map((entry) => entry.duration),
+                  )).observe({ type: 'measure' });
+                }"""
+            )
+            for _number in range(min(sizes.media_answers, len(pairs) - 1)):
+                page.keyboard.press("x")
+                page.wait_for_timeout(500)
+            taken = sorted(page.evaluate("taken"))
+            browser.close()
+    what = f"key to next picture, {sizes.media_height}x{sizes.media_width}"
+    note = f"{len(taken)} answers, load {os.getloadavg()[0]:.1f}, drawn without a graphics card"
+    rows = {"median": taken[len(taken) // 2], "p95": taken[int(0.95 * len(taken))]}
+    return [
+        at_most("page", f"{what}, {name}", took, "ms", 100, note=note)
+        for name, took in rows.items()
+    ]
+
+
+@contextmanager
+def _served(app: Any) -> Iterator[str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 _KEY = "picture.jpg"
@@ -171,4 +247,7 @@ async def _get(app: Any, url: str) -> int:
     return sent
 
 
-PARTS: dict[str, Callable[[Any, Peers, Path], list[Row]]] = {"media": media}
+PARTS: dict[str, Callable[[Any, Peers, Path], list[Row]]] = {
+    "media": media,
+    "page": next_picture,
+}

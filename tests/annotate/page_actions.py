@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from playwright.sync_api import expect
 
 EATING, RIDING = 0, 1
@@ -16,7 +18,7 @@ def visit(page, running, predicate=EATING):
 
 def settled(page):
     """Wait until a picture is on screen, and until keys count for it."""
-    expect(page.locator("#stage")).not_to_have_class("waiting")
+    expect(page.locator("#stage")).not_to_have_class("waiting", timeout=20_000)
     page.wait_for_timeout(SETTLE_MS)
 
 
@@ -27,7 +29,7 @@ def press(page, *keys):
 
 
 def all_saved(page):
-    expect(page.locator("#saved")).to_have_text("All answers saved")
+    expect(page.locator("#saved")).to_have_text("All answers saved", timeout=20_000)
 
 
 def given(store):
@@ -38,3 +40,15 @@ def given(store):
 
 def canvas(page):
     return page.evaluate("document.getElementById('canvas').toDataURL()")
+
+
+def accessibility_faults(page):
+    """What axe-core finds wrong with the page as it is now, a line each."""
+    from axe_playwright_python.base import AXE_FILE_PATH
+
+    page.evaluate(AXE_FILE_PATH.read_text())  # past the page's own policy on scripts
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    return [
+        f"{rule['id']}: {rule['help']}: {json.dumps([node['html'] for node in rule['nodes']])}"
+        for rule in found["violations"]
+    ]

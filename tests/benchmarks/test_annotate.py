@@ -18,6 +18,12 @@ _TINY = {
     "height": 60,
     "width": 90,
     "views": 2,
+    "media-height": 60,
+    "media-width": 90,
+    "media-segments": 4,
+    "media-views": 2,
+    "media-repeat": 1,
+    "media-answers": 2,
 }
 
 
@@ -33,3 +39,5 @@ def test_the_service_is_measured_and_no_question_is_answered_twice(run_benchmark
     for part in ("pace", "closed"):
         assert rows[part, "SQLite: CPU of the service an answer"]["ours"] > 0
     assert rows["picture", "CPU of the service a proposal, 60 x 90"]["ours"] > 0
+    for seen in ("first view of the picture", "the picture was seen", "the proposal was seen"):
+        assert rows["media", f"60x90 proposal, {seen}"]["ours"] > 0

@@ -2,9 +2,10 @@
 // the outbox; what the service replies refills the queue behind the question on screen.
 
 import { History, SAID, sentence } from "./history.js";
+import { MODES } from "./ink.js";
 import { ACTIONS, Keys, written } from "./keys.js";
 import { Outbox } from "./outbox.js";
-import { Gallery, MODES, draw } from "./picture.js";
+import { Gallery, draw, prepare } from "./picture.js";
 import { Settings } from "./settings.js";
 import { element, openShell, request, say } from "./shell.js";
 import { Sidebar } from "./sidebar.js";
@@ -13,6 +14,7 @@ import { remember, remembered } from "./stored.js";
 import { NEXT_VIEWS, View } from "./view.js";
 
 const SETTLE_MS = 150; // keys pressed sooner were meant for the picture before
+const PATIENCE_MS = 40; // for a picture whose masks are still being drawn
 const PROGRESS_MS = 800;
 const AHEAD = 7; // pictures that are fetched and traced before their turn
 
@@ -59,6 +61,8 @@ async function present(spoken = "") {
   let picture;
   try {
     picture = await gallery.get(question);
+    // Drawn ahead, it only needs copying; on a slow machine it is drawn here and now.
+    await Promise.race([prepared(picture), new Promise((done) => setTimeout(done, PATIENCE_MS))]);
   } catch (error) {
     if (current() === question) cannotShow(question, error);
     return;
@@ -95,7 +99,7 @@ function measure() {
 }
 
 function presentEnd(spoken) {
-  at("question").textContent = "";
+  at("question").replaceChildren(element("b", {}, sidebar.name(predicate)));
   at("hint").hidden = true;
   at("canvas").setAttribute("aria-label", "No picture");
   setAnswering(false);
@@ -139,9 +143,16 @@ function cannotShow(question, error) {
   }, 1500);
 }
 
+// Scaled, and its masks drawn, as the whole of it will be shown.
+async function prepared(picture) {
+  await prepare(picture, view.fitted(picture), mode, devicePixelRatio).catch(() => {});
+  if (shown?.picture === picture) redraw();
+}
+
 function prefetch() {
   for (const question of queue.slice(1, AHEAD)) {
-    gallery.get(question).catch(() => {}); // shown, and tried again, when its turn comes
+    // Shown, and tried again, when its turn comes.
+    gallery.get(question).then(prepared, () => {});
   }
 }
 
@@ -288,7 +299,12 @@ function choose(index) {
   queue = [];
   earlier = shown = null;
   at("stage").classList.add("waiting");
-  fetchQueue();
+  // What was handed out here and was not answered is for others; then this claims anew.
+  release().finally(fetchQueue);
+}
+
+function release() {
+  return request("/api/release", { body: {}, keepalive: true }).catch(() => {});
 }
 
 function setPredicate(index) {
@@ -368,6 +384,7 @@ function setMode(value) {
   at("mode-name").textContent = mode[0].toUpperCase() + mode.slice(1);
   remember("mode", mode);
   drawNow();
+  prepareAnew();
 }
 
 function one(allowed, value) {
@@ -381,6 +398,14 @@ function resize() {
   canvas.height = Math.max(1, Math.round(box.height * devicePixelRatio));
   view.resized();
   drawNow();
+  prepareAnew();
+}
+
+// Masks that were drawn ahead are of another size or mode now.
+function prepareAnew() {
+  if (!shown?.picture) return;
+  prepared(shown.picture);
+  prefetch();
 }
 
 // ---------------------------------------------------------------- wiring
@@ -452,6 +477,8 @@ function wire() {
   addEventListener("beforeunload", (event) => {
     if (outbox.size > 0 && !outbox.durable) event.preventDefault();
   });
+  addEventListener("pagehide", release);
+  addEventListener("pageshow", (event) => event.persisted && predicate !== null && fetchQueue());
   new ResizeObserver(resize).observe(at("stage"));
 }
 

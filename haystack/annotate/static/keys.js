@@ -62,7 +62,14 @@ export function written(key) {
 }
 
 export class Keys {
-  #changed = remembered("keys") ?? {}; // action -> key
+  #changed = {}; // action -> key
+
+  constructor() {
+    // One after the other, so that what was stored by another version gives no key two meanings.
+    for (const [action, key] of Object.entries(remembered("keys") ?? {})) {
+      if (action in ACTIONS && typeof key === "string") this.#take(action, key);
+    }
+  }
 
   of(action) {
     return this.#changed[action] ? [this.#changed[action]] : ACTIONS[action].keys;
@@ -78,6 +85,12 @@ export class Keys {
 
   /** Give an action another key. Returns a sentence where that cannot be, else null. */
   change(action, key) {
+    const refusal = this.#take(action, key);
+    if (!refusal) remember("keys", this.#changed);
+    return refusal;
+  }
+
+  #take(action, key) {
     if ([...key].length !== 1 && !NAMED.includes(key)) {
       return `${written(key)} has a meaning of its own; choose another key.`;
     }
@@ -86,7 +99,6 @@ export class Keys {
       return `${written(key)} is the key of “${ACTIONS[owner].name}”; change that one first.`;
     }
     this.#changed[action] = key;
-    remember("keys", this.#changed);
     return null;
   }
 

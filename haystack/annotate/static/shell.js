@@ -75,24 +75,28 @@ export async function openShell({ target = "main", skip = "Skip to the content" 
  * A JSON request to the service.
  *
  * @param {string} path
- * @param {{method?: string, body?: object}} options a body makes it a POST.
- * @returns {Promise<any>} the reply's content.
+ * @param {{method?: string, body?: object, keepalive?: boolean}} options a body makes it a POST;
+ *   keepalive: it is sent also if the page is closed meanwhile.
+ * @returns {Promise<any>} the reply's content; null where it has none.
  * @throws {Error} with `message`, a sentence for people; `status`, 0 without a connection, 401 when
  *   the login has ended; and `refused`: the service itself said no, and would say so again.
  */
-export async function request(path, { body, method = body ? "POST" : "GET" } = {}) {
+export async function request(path, options = {}) {
+  const { body, method = body ? "POST" : "GET", keepalive = false } = options;
   let response;
   try {
     response = await fetch(path, {
       method,
       headers: body ? { "Content-Type": "application/json" } : {},
       body: body && JSON.stringify(body),
+      keepalive,
       signal: AbortSignal.timeout(PATIENCE_MS),
     });
   } catch {
     throw Object.assign(new Error("No connection."), { status: 0, refused: false });
   }
   const { status } = response;
+  if (status === 204) return null;
   let content;
   try {
     content = await response.json();

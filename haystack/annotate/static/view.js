@@ -1,6 +1,6 @@
 // Zoom and pan: which part of the picture is on the canvas.
 
-import { clamp, margin } from "./picture.js";
+import { clamp, margin } from "./ink.js";
 
 export const NEXT_VIEWS = ["whole", "pair", "same"]; // what a new question shows
 const STEP = 1.5;
@@ -91,9 +91,13 @@ export class View {
     return true;
   }
 
-  #size(zoom = this.#zoom) {
+  // How large a picture is when all of it is shown.
+  fitted(picture) {
+    return this.#size(1, picture);
+  }
+
+  #size(zoom = this.#zoom, { image } = this.#picture) {
     const { width, height } = this.#canvas;
-    const { image } = this.#picture;
     const free = 2 * margin(devicePixelRatio);
     const fit = Math.min((width - free) / image.width, (height - free) / image.height);
     const scale = Math.max(fit, 1e-3) * zoom;
