@@ -19,6 +19,7 @@ from fastapi.testclient import TestClient
 import haystack.annotate.service.server as service
 from haystack.annotate.service.app import create_app
 from haystack.annotate.service.server import serve
+from haystack.annotate.service.site import Site
 from haystack.annotate.store.schema import MIGRATIONS
 from haystack.errors import InputError
 
@@ -377,6 +378,23 @@ def test_a_busy_port_is_passed_over_and_all_busy_is_a_sentence(app, monkeypatch)
         monkeypatch.setattr(service, "_PORTS_TRIED", 1)
         with pytest.raises(InputError, match="in use; give another port"):
             serve(app, port=port, announce=urls.append)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "nothing.invalid", "2001:db8::7", "a b"])
+def test_an_address_that_is_not_this_machines_is_refused(app, host):
+    app.state.site = Site(host)
+    with pytest.raises(InputError, match=f"cannot listen on '{host}'"):
+        serve(app, port=0)
+
+
+def test_a_team_is_given_no_other_port_than_it_was_told(app):
+    app.state.site = Site("0.0.0.0")
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} is in use; give another port"):
+            serve(app, port=port)
 
 
 _SERVICE = """
