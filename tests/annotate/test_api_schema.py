@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs the package schemathesis")
@@ -12,6 +14,8 @@ from hypothesis import strategies as st  # noqa: E402
 from schemathesis import GenerationMode  # noqa: E402
 
 from haystack.annotate.live import LiveSummary  # noqa: E402
+from haystack.annotate.service.clusters import add_clusters  # noqa: E402
+from haystack.annotate.service.names import NamesDesk, add_names  # noqa: E402
 from haystack.annotate.service.progress import Figure, add_progress  # noqa: E402
 from haystack.annotate.service.site import Site  # noqa: E402
 from haystack.annotate.store.accounts import Accounts  # noqa: E402
@@ -37,14 +41,20 @@ def token(sqlite_store, make_queue):
 
 
 @pytest.fixture
-def schema(run_service, sqlite_store, media, token):
+def schema(run_service, sqlite_store, media, token, clusters, examples):
     """The schema that a running service with a login gives."""
 
     def progress(app):
         live = LiveSummary(sqlite_store, Summarizer(str))
         add_progress(app, live, str, {"share": Figure("Share", lambda _: b"<svg/>")})
 
-    service = run_service(sqlite_store, media, site=Site("0.0.0.0"), parts=[progress])
+    names = ("eating", "riding")
+    parts = [
+        progress,
+        partial(add_clusters, clusters=clusters),
+        partial(add_names, desk=NamesDesk(sqlite_store, examples, names, names)),
+    ]
+    service = run_service(sqlite_store, media, site=Site("0.0.0.0"), parts=parts)
     headers = {"Authorization": f"Bearer {token}"}
     loaded = schemathesis.openapi.from_url(f"{service.url}openapi.json", headers=headers)
     loaded.config.update(headers=headers)
@@ -65,6 +75,7 @@ def test_the_service_keeps_its_schema(schema):
         keeps()
         tested.add(operation.label)
     assert {"POST /api/answer", "GET /api/next", "POST /api/login", "GET /healthz"} <= tested
+    assert {"POST /api/clusters/{cluster}", "POST /api/wordings", "POST /api/names"} <= tested
     assert {"GET /api/summary", "GET /api/figures/{name}.svg"} <= tested
 
 

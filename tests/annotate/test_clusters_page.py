@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import io
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
@@ -16,96 +15,9 @@ from fastapi.testclient import TestClient
 from haystack.annotate.service.app import create_app
 from haystack.annotate.service.clusters import add_clusters
 from haystack.annotate.service.identity import Annotator, identify
-from haystack.errors import ConflictError, HaystackError, InputError
+from haystack.errors import HaystackError
 
 ORIGIN = "http://127.0.0.1:8000"
-
-
-@dataclass(frozen=True)
-class DrawnCluster:
-    id: int
-    name: str
-    size: int
-    included: bool = True
-
-
-@dataclass(frozen=True)
-class DrawnSample:
-    nearest: tuple[str, ...]
-    drawn: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class DrawnChoice:
-    clustering: str
-    clusters: list[DrawnCluster]
-    proposals: list[int] | None = None
-    candidates: list[int] | None = None
-    to_run: list[str] = field(default_factory=list)
-
-
-class DrawnClusters:
-    """Five clusters; the second has a name, the last is empty."""
-
-    def __init__(self):
-        names = ("cluster-00", "<b>logos</b>", "cluster-02", "cluster-03", "cluster-04")
-        sizes = (1200, 300, 40, 3, 0)
-        self.state = DrawnChoice(
-            "abc",
-            [
-                DrawnCluster(number, name, size)
-                for number, (name, size) in enumerate(zip(names, sizes, strict=True))
-            ],
-        )
-        self.calls = []
-        self.thumbnails = 0
-        self.fails = None
-
-    def choice(self):
-        return self.state
-
-    def include(self, cluster, included, clustering):
-        self.calls.append((cluster, included))
-        if self.fails is not None:
-            raise self.fails
-        self._check(cluster, clustering)
-        clusters = list(self.state.clusters)
-        clusters[cluster] = replace(clusters[cluster], included=included)
-        self.state = replace(self.state, clusters=clusters)
-        return self.state
-
-    def sample(self, cluster, clustering):
-        self._check(cluster, clustering)
-        few = min(60, self.state.clusters[cluster].size)
-        keys = [f"{cluster}/{number}.jpg" for number in range(2 * few)]
-        return DrawnSample(tuple(keys[:few]), tuple(keys[few:] if few == 60 else keys[:few]))
-
-    def thumbnail(self, image_key):
-        from PIL import Image, ImageDraw
-
-        self.thumbnails += 1
-        if not image_key.partition("/")[0].isdigit():
-            raise InputError("this image is not in the source", record=image_key)
-        cluster, number = (int(part) for part in image_key.removesuffix(".jpg").split("/"))
-        if number == 2:
-            raise InputError("broken or truncated image", path=image_key)
-        tone = (60 + 47 * cluster) % 256
-        picture = Image.new("RGB", (160 + 20 * (number % 4), 120), (tone, 90, 200 - tone % 150))
-        ImageDraw.Draw(picture).ellipse((20, 20, 60 + number, 100), fill=(230, 220, 40 * cluster))
-        stream = io.BytesIO()
-        picture.save(stream, "JPEG")
-        return stream.getvalue()
-
-    def _check(self, cluster, clustering):
-        if clustering != self.state.clustering:
-            raise ConflictError("the images were clustered anew meanwhile; look at the new ones")
-        if cluster >= len(self.state.clusters):
-            raise InputError(f"expected a cluster in 0..4, got {cluster}")
-
-
-@pytest.fixture
-def clusters():
-    return DrawnClusters()
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
-from dataclasses import dataclass
 
 import pytest
 
@@ -24,49 +22,9 @@ ORIGINALS = ("eating", "riding", "playing")
 VOCABULARY_NAMES = ("eating", "riding on", "playing")
 
 
-@dataclass(frozen=True)
-class DrawnExample:
-    id: str
-    image_id: str
-    subject: int
-    object: int
-    subject_name: str
-    object_name: str
-    picture: bytes
-
-
-class DrawnExamples:
-    """Two examples of eating and of riding, none of playing."""
-
-    def __init__(self):
-        self._examples = {
-            predicate: [self._draw(predicate, number) for number in range(2)]
-            for predicate in (EATING, RIDING)
-        }
-
-    def predicates(self):
-        return list(self._examples)
-
-    def of(self, predicate):
-        return self._examples.get(predicate, [])
-
-    def _draw(self, predicate, number):
-        from PIL import Image, ImageDraw
-
-        picture = Image.new("RGB", (320, 240), (60 + 60 * predicate, 90, 70 + 50 * number))
-        draw = ImageDraw.Draw(picture)
-        draw.ellipse((30, 50, 140, 200), outline=(86, 180, 233), width=4)
-        draw.ellipse((180, 60, 290, 190), outline=(230, 159, 0), width=4)
-        stream = io.BytesIO()
-        picture.save(stream, "JPEG")
-        return DrawnExample(
-            f"e{predicate}{number}", f"i{number}", 0, 2, "person", "<b>pizza</b>", stream.getvalue()
-        )
-
-
 @pytest.fixture
-def make_desk(sqlite_store):
-    return functools.partial(NamesDesk, sqlite_store, DrawnExamples(), ORIGINALS, VOCABULARY_NAMES)
+def make_desk(sqlite_store, examples):
+    return functools.partial(NamesDesk, sqlite_store, examples, ORIGINALS, VOCABULARY_NAMES)
 
 
 @pytest.fixture
