@@ -193,3 +193,29 @@ def test_what_others_hold_is_said_at_the_end(page, context, running, sqlite_stor
     press(page, "x")
     all_saved(page)
     assert given(sqlite_store) == ["incorrect"]
+
+
+def test_two_annotators_at_once_share_the_questions(
+    page, context, run_service, sqlite_store, media
+):
+    """What one has on screen or ahead is not asked of the other, until the page is left."""
+    other = context.new_page()
+    visit(other, run_service(sqlite_store, media, annotator="bob"))
+    for _ in range(3):
+        press(page, "a")
+        press(other, "x")
+    all_saved(page)
+    all_saved(other)
+    asked = [answer.proposal.id for answer in sqlite_store.answers()]
+    assert len(asked) == len(set(asked)) == 6
+    page.goto("about:blank")  # what ann still holds comes free
+    for _ in range(6):
+        expect(other.locator("#stage")).not_to_have_class("waiting", timeout=40_000)
+        other.wait_for_timeout(SETTLE_MS)
+        other.keyboard.press("x")
+    expect(other.locator("#notice-text")).to_contain_text("Nothing is left to ask about “eating”")
+    all_saved(other)
+    assert (
+        sorted(answer.annotator for answer in sqlite_store.answers()) == ["ann"] * 3 + ["bob"] * 9
+    )
+    other.close()
