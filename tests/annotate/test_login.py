@@ -97,7 +97,7 @@ def test_on_loopback_nobody_logs_in(sqlite_store, make_queue, media, tokens, hos
             "name": "ann",
             "role": "lead",
             "login": False,
-            "pages": ["/"],
+            "pages": ["/", "/disagreements"],
         }
         assert client.post("/api/login", json={"token": tokens["lea"]}).status_code == 404
 

@@ -137,7 +137,8 @@ def test_health_and_schema(client):
 
 def test_who_asks(client):
     me = client.get("/api/me").json()
-    assert me == {"name": "ann", "role": "lead", "login": False, "pages": ["/"]}
+    pages = ["/", "/disagreements"]
+    assert me == {"name": "ann", "role": "lead", "login": False, "pages": pages}
 
 
 def test_the_page_asks_nothing_of_other_sites(client):

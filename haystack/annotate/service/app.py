@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fastapi import FastAPI
 
 from haystack import __version__
+from haystack.annotate.service.disagreements import add_disagreements
 from haystack.annotate.service.errors import REFUSALS, add_errors
 from haystack.annotate.service.guard import Guard
 from haystack.annotate.service.health import add_health
@@ -84,10 +85,12 @@ def create_app(
     if entrance is not None:
         add_login(app, entrance)
     names = PredicateNames(store.database, vocabulary_names)
-    add_questions(app, Desk(store, media, names, version, ahead))
+    desk = Desk(store, media, names, version, ahead)
+    add_questions(app, desk)
     add_media(app, store, media, version)
     add_health(app, store.database)
     add_page(app, "/", "index.html")
+    add_disagreements(app, store, desk)
     add_static(app)
     add_me(app, login=entrance is not None)
     for add_part in parts:

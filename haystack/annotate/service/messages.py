@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from haystack.annotate.records import Verdict
 from haystack.annotate.store.accounts import Role
 
-_KEY = Field(
+KEY = Field(
     pattern=r"^[A-Za-z0-9._:-]{1,128}$",
     description="Idempotency key: a request that is repeated under the same key changes nothing.",
 )
@@ -35,7 +35,7 @@ class Addressed(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    key: str = _KEY
+    key: str = KEY
     campaign: str | None = _CAMPAIGN
     annotator: str | None = _WHOSE
 
