@@ -14,7 +14,9 @@
 #                                         certificate; folders are mounted while buildah builds
 #   BUILD_ARGS="PIP_TRUST=..."            further build arguments
 #   WORK=/var/tmp/haystack-image-test     layers and results; 20 GB for cuda, 5 GB for cpu
-#   KEEP=1                                leave the images for a look
+#   KEEP=1                                leave the images and the results for a look
+#   RESULTS=FOLDER                        of an earlier run with KEEP=1: TARGETS=annotate needs the
+#                                         campaign that the runtime made there
 #
 # What a buildah run does not show: python:3.11-slim as the base (a Debian 12 of the same Python
 # stands in), the GPU (docker/gpu_test.sh), and compose.
@@ -27,8 +29,9 @@ ENGINE=${ENGINE:-$(docker info >/dev/null 2>&1 && echo docker || echo buildah)}
 PIP_CONF=${PIP_CONF:-/dev/null}
 ANYBODY=23456:23456 # whoever starts a container is unknown in it
 mkdir -p "$WORK"
-results=$(mktemp -d "$WORK/results.XXXXXX")
+results=${RESULTS:-$(mktemp -d "$WORK/results.XXXXXX")}
 background=
+network=
 
 step() { printf '\n== %s\n' "$*" >&2; }
 fail() { echo "FAILED: $*" >&2 && exit 1; }
@@ -43,6 +46,7 @@ buildah() {
 end() {
   local status=$?
   [ -z "$background" ] || kill -TERM -- "-$background" 2>/dev/null || true
+  [ -z "$network" ] || kill "$network" 2>/dev/null || true
   if [ "$ENGINE" = buildah ]; then
     buildah rm --all >/dev/null 2>&1 || true
     [ -n "${KEEP:-}" ] || buildah rmi --all --force >/dev/null 2>&1 || true
@@ -175,7 +179,8 @@ raise SystemExit("a question was given to nobody")'
 annotate_works() {
   step "the annotation service, until its health check is content"
   [ -d "$results/campaign" ] || fail "the target annotate is tried on the campaign of the target runtime"
-  cp -r "$results/campaign" "$results/served" && mv "$results/served" "$results/work"
+  rm -rf "$results/work"
+  cp -r "$results/campaign" "$results/work"
   chown -R "$ANYBODY" "$results/work"
   run_in annotate annotators add work ana >"$results/link"
   grep -q 'login#token=' "$results/link" || fail "no link to log in by"
@@ -196,7 +201,7 @@ annotate_works() {
     docker rm "$container" >/dev/null
     return
   fi
-  local words health container network healthy=
+  local words health container healthy=
   mapfile -t words < <(config_of "$(image annotate)" Entrypoint; config_of "$(image annotate)" Cmd)
   mapfile -t health < <(config_of "$(image annotate)" Healthcheck.Test)
   [ "${health[0]}" = CMD ] || fail "the image has no health check"
@@ -227,6 +232,7 @@ annotate_works() {
   wait $background || true
   background=
   kill $network
+  network=
   grep -q stopped "$results/service.log" || fail "SIGTERM does not end it: $(cat "$results/service.log")"
 }
 
