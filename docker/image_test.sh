@@ -13,7 +13,7 @@
 #                                         a mirror of the package index, a folder of wheels, a
 #                                         certificate; folders are mounted while buildah builds
 #   BUILD_ARGS="PIP_TRUST=..."            further build arguments
-#   WORK=/var/tmp/haystack-image-test     layers and results; 20 GB for cuda, 5 GB for cpu
+#   WORK=/var/tmp/haystack-image-test     layers and results; 30 GB for cuda
 #   KEEP=1                                leave the images and the results for a look
 #   RESULTS=FOLDER                        of an earlier run with KEEP=1: TARGETS=annotate needs the
 #                                         campaign that the runtime made there
