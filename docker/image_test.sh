@@ -15,6 +15,7 @@
 #   BUILD_ARGS="PIP_TRUST=..."            further build arguments
 #   WORK=/var/tmp/haystack-image-test     layers and results; 30 GB for cuda
 #   KEEP=1                                leave the images and the results for a look
+#   BUILD=no                              try the images of an earlier run with KEEP=1
 #   RESULTS=FOLDER                        of an earlier run with KEEP=1: TARGETS=annotate needs the
 #                                         campaign that the runtime made there
 #
@@ -212,9 +213,10 @@ annotate_works() {
   unshare --net bash -c 'ip link set lo up; exec sleep 900' &
   network=$!
   sleep 1
+  # shellcheck disable=SC2016  # expanded in the container
   setsid nsenter --net=/proc/$network/ns/net bash -c 'buildah "$@"' - \
-    run --user "$ANYBODY" --volume "$results/work:/work" "$container" -- "${words[@]}" \
-    >"$results/service.log" 2>&1 &
+    run --user "$ANYBODY" --volume "$results/work:/work" "$container" -- \
+    sh -c 'echo $$ >/work/pid; exec "$@"' sh "${words[@]}" >"$results/service.log" 2>&1 &
   background=$!
   for _ in $(seq 60); do
     kill -0 $background 2>/dev/null || { cat "$results/service.log" >&2; fail "the service ended"; }
@@ -228,8 +230,9 @@ annotate_works() {
   [ -n "$healthy" ] || fail "the service does not become healthy"
   nsenter --net=/proc/$network/ns/net bash -c 'buildah "$@"' - run --user "$ANYBODY" "$container" -- \
     python -c "$STRANGER" || fail "strangers are let in"
-  kill -TERM -- -$background
-  wait $background || true
+  # Not buildah, which would kill what it runs: to the process that an engine would tell.
+  kill -TERM "$(cat "$results/work/pid")"
+  wait $background || fail "the service ends with exit code $?"
   background=
   kill $network
   network=
@@ -273,6 +276,7 @@ if [ "$ENGINE" = buildah ]; then
   base=$(base_image)
 fi
 for target in $TARGETS; do
+  [ "${BUILD:-yes}" = yes ] || continue
   step "build $target ($FLAVOUR, $ENGINE)"
   build "$target"
 done
