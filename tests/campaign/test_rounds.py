@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import json
 
+import pytest
+from tiny_tars import write_tars
+
 from haystack.annotate.store.schema import leases
 from haystack.annotate.store.store import AnnotationStore
+from haystack.campaign.answers import _picture
 from haystack.campaign.rounds import Round, begun_rounds, current_round
 from haystack.cli import main
 from haystack.cli.verbs import run_verb
 from haystack.executors.locks import stage_lock
 from haystack.io import read_psg
 from haystack.io.provenance import read_provenance
+from haystack.pipeline.config import load_config
 from haystack.pipeline.workspace import Workspace
+from haystack.vocabulary import PSG_PREDICATES
 
 
 def asked_in(database):
@@ -138,13 +144,51 @@ def test_a_stopped_round_goes_on_and_leaves_leases_and_answers(campaign, capsys)
     assert question not in queued(work)
 
 
+class Names:
+    """Media of a page of which no picture is asked."""
+
+    def caption(self, proposal):
+        from haystack.annotate.service.media import Caption
+
+        return Caption("this", "that")
+
+
 def test_a_page_that_runs_asks_the_new_round(campaign):
-    with AnnotationStore(campaign.work / "annotations.db") as page:
-        old = {p: page.next_proposal(p, "ann").round for p in page.progress()}
-        assert set(old.values()) == {0}
-        campaign.next()
-        new = [page.next_proposal(p, "ann") for p in page.progress()]
-        assert {proposal.round for proposal in new if proposal is not None} == {1}
+    client = pytest.importorskip("fastapi.testclient", reason="the page needs FastAPI")
+    from haystack.annotate.service.app import create_app
+
+    with AnnotationStore(campaign.work / "annotations.db") as store:
+        app = create_app(store, Names(), list(PSG_PREDICATES), annotator="ann")
+        with client.TestClient(app, base_url="http://127.0.0.1:8000") as page:
+            predicate = min(store.progress())
+            where = {"params": {"predicate": predicate}}
+            held = page.get("/api/next", **where).json()["questions"]
+            assert {store.proposal(question["id"]).round for question in held} == {0}
+            campaign.next()
+            new = {p.id for p in store.upcoming(predicate, "bob", 999) if p.round == 1}
+            assert new
+            # What is on the screen stays there; what comes after it is of the new round.
+            found = page.get("/api/next", **where).json()["questions"]
+            assert [question["id"] for question in found] == [question["id"] for question in held]
+            for number, question in enumerate(held):
+                body = {"proposal_id": question["id"], "verdict": "skip", "key": f"k{number}"}
+                found = page.post("/api/answer", json=body).json()["questions"]
+            assert found
+            assert {question["id"] for question in found} <= new
+
+
+def test_pictures_inside_tars_are_taken_out_once(tmp_path):
+    write_tars(tmp_path / "tars", 1, pictures=2)
+    work = Workspace(tmp_path / "work", load_config(None, [f"source.images={tmp_path / 'tars'}"]))
+    folder = work.root / "rounds" / "001" / "answers"
+    folder.mkdir(parents=True)
+    for key, content in work.source.iterate("t000"):
+        place = folder / _picture(work, key, f"../{key}", folder)
+        assert place.read_bytes() == content
+        assert place.resolve().parent == work.root / "rounds" / "pictures"
+        written = place.stat().st_mtime_ns
+        _picture(work, key, f"../{key}", folder.parent.parent / "002" / "answers")
+        assert place.stat().st_mtime_ns == written
 
 
 def test_answers_about_measured_images_are_not_learned(campaign):

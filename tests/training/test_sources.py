@@ -97,6 +97,22 @@ def test_contradictions_and_other_vocabularies_are_refused_by_name():
         collect_images(config, [dataset("a"), other])
 
 
+def test_on_conflict_says_what_holds_where_files_contradict_each_other():
+    files = [dataset("ab"), dataset("a", relations=(), negatives=((0, 1, 0),))]
+    before = files[0].graphs[0].relations.tolist()
+    assert before
+    for winner, (relations, negatives) in {
+        "base": (before, []),
+        "addition": ([row for row in before if row != [0, 1, 0]], [[0, 1, 0]]),
+    }.items():
+        made = collect_images(TrainConfig(mix=["export"], on_conflict=winner), files)
+        (graph,) = (image.graph for image in made.training if image.graph.image_id == "a")
+        assert graph.relations.tolist() == relations
+        assert graph.neg_relations.tolist() == negatives
+        assert made.conflicts == 1
+    assert collect_images(TrainConfig(), files[:1]).conflicts == 0
+
+
 def test_the_images_held_out_stay_the_same_when_others_join():
     config = TrainConfig(validation_fraction=0.3)
     few = collect_images(config, [dataset([f"i{n}" for n in range(100)])])
