@@ -54,6 +54,7 @@ haystack segment sa1b
 haystack score   sa1b score.model=vctree.safetensors score.statistics=psg.json score.device=cuda
 haystack propose sa1b 'propose.predicates=[eating, climbing]'
 haystack annotate sa1b                # opens the page on 127.0.0.1
+haystack campaign next sa1b campaign.annotations=psg.json     # retrain, and propose again
 haystack export  sa1b
 haystack merge   psg.json sa1b/export/annotation.json --out psg-with-needles.json"""
 _TABLE_METRICS = ("P-AUC", "PDD", "PDO", "R@50")

@@ -139,10 +139,12 @@ def run_demo(settings: DemoSettings) -> Outcome:
         comparisons.append(Comparison(*reports))
 
     _say("Proposing again with a model retrained on all answers")
-    again = out / "model-again"
-    trainings.run(settings.seed, merged, again)
-    run_verb("score", campaign, f"score.model={again / 'model.safetensors'}")
-    run_verb("propose", campaign)
+    training = [f"seed={settings.seed}", *trainings.settings]
+    run_verb(
+        *("campaign", "next", campaign, "campaign.train=train/vctree_psg_mini"),
+        *("campaign.start=scratch", f"campaign.settings=[{', '.join(training)}]"),
+        f"campaign.annotations={data.train_folder / 'annotation.json'}",
+    )
 
     report = out / "report.html"
     summary = render_report(
@@ -198,9 +200,8 @@ class _Trainings:
     """Trains the models, which is nearly all of the demo's time, and says how far it is."""
 
     def __init__(self, settings: DemoSettings) -> None:
-        self._steps = [] if settings.steps is None else [f"steps={settings.steps}"]
-        # Each seed trains a first model and one for each half; the last learns from all answers.
-        self._total = 3 * settings.seeds + 1
+        self.settings = [] if settings.steps is None else [f"steps={settings.steps}"]
+        self._total = 3 * settings.seeds  # a first model, and one for each half
         self._done, self._seconds = 0, 0.0
 
     def run(self, seed: int, annotations: Path, out: Path) -> None:
@@ -216,7 +217,7 @@ class _Trainings:
             "train/vctree_psg_mini",
             f"annotations={annotations}",
             f"seed={seed}",
-            *self._steps,
+            *self.settings,
             "--out",
             out,
         )

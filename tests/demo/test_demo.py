@@ -29,9 +29,9 @@ def demo(tmp_path_factory, said):
 
 def test_it_says_which_model_it_trains(demo, said):
     models = re.findall(r"^-- model (.*)$", said.getvalue(), re.MULTILINE)
-    assert models[0] == "1 of 4"
+    assert models[0] == "1 of 3"
     for number, text in enumerate(models[1:], start=2):
-        assert re.fullmatch(rf"{number} of 4, about \d+ s of training to go", text)
+        assert re.fullmatch(rf"{number} of 3, about \d+ s of training to go", text)
     assert len(models) == len(list(demo.glob("model*/model.safetensors"))) - 1  # one only counts
 
 
