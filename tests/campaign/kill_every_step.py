@@ -56,7 +56,7 @@ POINTS = {
     "scored": lambda: on_call(Round, "finish", 0),
     "proposing": lambda: on_call(LocalExecutor, "run", 1),
     "proposed": lambda: on_call(Round, "finish", 0),
-    "loading": lambda: on_call(Queue, "reopen", 0),
+    "loading": lambda: on_call(Queue, "_record_round", 0),
     "loaded": lambda: on_call(Round, "finish", 0),
     "report half written": lambda: on_call(files, "write_json", 1),
     "reported": lambda: on_call(Round, "finish", 0),
