@@ -32,6 +32,16 @@ def add_verbs(verbs: Any) -> None:
     )
     report.add_argument("--training", help="training annotations, for the long tail")
     report.add_argument(
+        "--data",
+        nargs="+",
+        default=[],
+        metavar="A.json",
+        help="annotation files to draw the paper's figures 6, 7 and 8 of",
+    )
+    report.add_argument(
+        "--reference", metavar="B.json", help="what figures 6 and 7 compare with, e.g. psg.json"
+    )
+    report.add_argument(
         "--examples",
         type=int,
         default=4,
@@ -60,6 +70,8 @@ def _report(args: argparse.Namespace) -> Outcome:
         args.out,
         recalls=recalls,
         training=args.training,
+        data=args.data,
+        reference=args.reference,
         examples=args.examples,
         title=args.title,
     )

@@ -1,4 +1,4 @@
-"""Figures of a data set by predicate, as SVG for a paper's column: figures 6, 7 and 8 of Haystack.
+"""Figures of a data set by predicate, for a column of print: figures 6, 7 and 8 of Haystack.
 
 Bars and points are told apart by lightness and shape as well as by colour, every value is written
 beside its mark, and equal values give equal bytes.
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from haystack.drawing.palette import COLOURS, DARK, LINE, SOFT, hexadecimal
 from haystack.errors import InputError
 
 Floats = npt.NDArray[np.float64]
+FigureKind = Literal["svg", "pdf"]
 
 COLUMN_INCHES = 3.33
 """Width of a column in a two-column paper (CVPR: 3.25 in, ACM: 3.33 in)."""
@@ -59,7 +60,9 @@ class PredicateCounts:
             )
 
 
-def relative_size_figure(rows: Sequence[PredicateCounts], *, reference: str) -> bytes:
+def relative_size_figure(
+    rows: Sequence[PredicateCounts], *, reference: str, kind: FigureKind = "svg"
+) -> bytes:
     """How many times as many positives as another data set has (figure 6), logarithmic.
 
     The largest gain stands first. Predicates without any positive are left out; those that the
@@ -68,9 +71,10 @@ def relative_size_figure(rows: Sequence[PredicateCounts], *, reference: str) -> 
     Args:
         rows: predicates, with ``reference``.
         reference: what the other data set is called.
+        kind: ``svg`` or ``pdf``.
 
     Returns:
-        An SVG file.
+        The file.
     """
     kept = [row for row in _compared(rows) if row.positives]
     new = sorted((row for row in kept if not row.reference), key=lambda row: -row.positives)
@@ -106,11 +110,15 @@ def relative_size_figure(rows: Sequence[PredicateCounts], *, reference: str) -> 
         axes.set_xlabel(f"times as many positives as in the {reference}")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}{_TIMES}")
         description = "; ".join(f"{row.name}: {row.positives} to {row.reference}" for row in shown)
-        return _svg(figure, f"Size relative to the {reference}", description)
+        return _file(figure, kind, f"Size relative to the {reference}", description)
 
 
 def positives_figure(
-    rows: Sequence[PredicateCounts], *, reference: str, own: str = "this data set"
+    rows: Sequence[PredicateCounts],
+    *,
+    reference: str,
+    own: str = "this data set",
+    kind: FigureKind = "svg",
 ) -> bytes:
     """All positives by predicate beside those of another data set (figure 7), logarithmic.
 
@@ -121,9 +129,10 @@ def positives_figure(
         rows: predicates, with ``reference``.
         reference: what the other data set is called.
         own: what this one is called.
+        kind: ``svg`` or ``pdf``.
 
     Returns:
-        An SVG file.
+        The file.
     """
     kept = [row for row in _compared(rows) if row.positives or row.reference]
     shown = sorted(kept, key=lambda row: (-(row.reference or 0), -row.positives, row.name))
@@ -163,10 +172,10 @@ def positives_figure(
         description = "; ".join(
             f"{row.name}: {row.positives}, {reference} {row.reference}" for row in shown
         )
-        return _svg(figure, f"Positive annotations, {own} and {reference}", description)
+        return _file(figure, kind, f"Positive annotations, {own} and {reference}", description)
 
 
-def positive_share_figure(rows: Sequence[PredicateCounts]) -> bytes:
+def positive_share_figure(rows: Sequence[PredicateCounts], *, kind: FigureKind = "svg") -> bytes:
     """Percentage of labels that are positive, by predicate (figure 8), with 95 % intervals.
 
     The largest percentage stands first. The intervals are Wilson's score intervals. The line is
@@ -174,9 +183,10 @@ def positive_share_figure(rows: Sequence[PredicateCounts]) -> bytes:
 
     Args:
         rows: predicates.
+        kind: ``svg`` or ``pdf``.
 
     Returns:
-        An SVG file.
+        The file.
     """
     shown = sorted(
         (row for row in rows if row.judged),
@@ -203,7 +213,7 @@ def positive_share_figure(rows: Sequence[PredicateCounts]) -> bytes:
             else "percent"
         )
         description = "; ".join(f"{row.name}: {row.positives} of {row.judged}" for row in shown)
-        return _svg(figure, "Percentage of positive annotations", description)
+        return _file(figure, kind, "Percentage of positive annotations", description)
 
 
 def _compared(rows: Sequence[PredicateCounts]) -> Sequence[PredicateCounts]:
@@ -254,6 +264,7 @@ def _rows(names: Sequence[str], empty: str) -> Iterator[tuple[Any, Any]]:
         **dict(matplotlib.rcParamsDefault),
         "svg.hashsalt": "haystack",
         "svg.fonttype": "path",
+        "pdf.fonttype": 42,  # embedded type, as publishers ask for
         "text.parse_math": False,  # names are names
         "font.size": _POINTS,
         "axes.labelsize": _POINTS,
@@ -330,13 +341,12 @@ def _legend(axes: Any) -> None:
     )
 
 
-def _svg(figure: Any, title: str, description: str) -> bytes:
+def _file(figure: Any, kind: FigureKind, title: str, description: str) -> bytes:
     stream = io.BytesIO()
-    metadata = {
-        "Title": title,
-        "Description": description,
-        "Creator": "Haystack",
-        "Date": None,
-    }
-    figure.savefig(stream, format="svg", metadata=metadata)
+    metadata: dict[str, Any] = {"Title": title, "Creator": "Haystack"}
+    if kind == "svg":
+        metadata |= {"Description": description, "Date": None}
+    else:
+        metadata |= {"Subject": description, "CreationDate": None}
+    figure.savefig(stream, format=kind, metadata=metadata)
     return stream.getvalue()

@@ -9,15 +9,15 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from haystack.drawing.figures import FigureKind
 from haystack.drawing.palette import DARK, LINE, SOFT, colour_of, hexadecimal
 
 Floats = npt.NDArray[np.float64]
-ChartKind = Literal["svg", "pdf"]
 _COLUMN, _PAGE = 3.4, 7.0
 """Widths of a column and of a page of two columns, inches."""
 _MARKERS = "osD^vPX*"
@@ -26,35 +26,42 @@ _NAME_SIZE = 5.5
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart in one file format.
+    """A chart, in whatever file format is asked for.
 
     Args:
         name: of its files.
         title: above it in the report; the chart itself has none, as print wants it.
         text: what it shows, for those who cannot see it.
-        draw: draws it on a matplotlib figure.
-        size: inches.
+        width: inches.
+        bytes: format -> the file; letters are outlines in SVG and embedded type in PDF.
     """
 
     name: str
     title: str
     text: str
-    draw: Callable[[Any], None]
-    size: tuple[float, float]
+    width: float
+    bytes: Callable[[FigureKind], bytes]
 
-    def bytes(self, kind: ChartKind) -> bytes:
-        """The chart's file; letters are outlines in SVG and embedded type in PDF."""
+
+def _chart(
+    name: str, title: str, text: str, draw: Callable[[Any], None], size: tuple[float, float]
+) -> Chart:
+    """A chart that ``draw`` draws on a matplotlib figure of that size in inches."""
+
+    def file(kind: FigureKind) -> bytes:
         with _style():
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
 
-            figure = Figure(figsize=self.size, layout="constrained")
+            figure = Figure(figsize=size, layout="constrained")
             FigureCanvasAgg(figure)
-            self.draw(figure)
+            draw(figure)
             stream = io.BytesIO()
             undated = {"Date": None} if kind == "svg" else {"CreationDate": None}
             figure.savefig(stream, format=kind, metadata={"Creator": "Haystack", **undated})
             return stream.getvalue()
+
+    return Chart(name, title, text, size[0], file)
 
 
 def predicate_bars(
@@ -101,8 +108,8 @@ def predicate_bars(
             axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
 
     height = 0.6 + len(predicates) * max(0.16, 0.11 * len(models))
-    return Chart(
-        f"predicates-{_file(metric)}",
+    return _chart(
+        f"predicates-{file_name(metric)}",
         f"{metric} of each predicate",
         f"Bars of {metric} for {len(predicates)} predicates and {', '.join(models)}.",
         draw,
@@ -133,8 +140,8 @@ def long_tail(
         axes.set_xlim(-0.3, 1.5 * max(1, counts.max()))
         _name_points(axes, predicates, counts.astype(np.float64), next(iter(values.values())))
 
-    return Chart(
-        f"long-tail-{_file(metric)}",
+    return _chart(
+        f"long-tail-{file_name(metric)}",
         f"{metric} along the long tail",
         f"{metric} of each predicate against the number of its relations in training.",
         draw,
@@ -165,7 +172,7 @@ def displacement(
         if len(pdd) > 1:
             axes.legend()
 
-    return Chart(
+    return _chart(
         "pdo-against-pdd",
         "Who displaces, and who is displaced",
         "Predicate Dominance Overestimation against Predicate Discrimination Disadvantage.",
@@ -203,8 +210,8 @@ def reliability(
         axes.grid(visible=True)
         axes.legend(loc="upper left")
 
-    return Chart(
-        f"reliability-{_file(recall)}",
+    return _chart(
+        f"reliability-{file_name(recall)}",
         f"What {recall} shows of what a model knows",
         f"{recall} of each predicate against its P-AUC.",
         draw,
@@ -242,8 +249,8 @@ def confusion_matrix(
         axes.tick_params(length=0)
         figure.colorbar(image, ax=axes, shrink=0.6, label="share of the row")
 
-    return Chart(
-        f"confusion-{_file(model)}",
+    return _chart(
+        f"confusion-{file_name(model)}",
         f"What {model} takes for what",
         f"For each annotated predicate, which predicate {model} ranks first for its pair.",
         draw,
@@ -328,7 +335,8 @@ def _hex(colour: tuple[int, int, int]) -> str:
     return hexadecimal(colour)
 
 
-def _file(name: str) -> str:
+def file_name(name: str) -> str:
+    """A name in lower-case letters, digits and hyphens."""
     kept = "".join(c if c.isalnum() else "-" for c in name.lower())
     return "-".join(filter(None, kept.split("-")))
 

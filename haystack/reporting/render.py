@@ -21,6 +21,7 @@ import numpy as np
 
 import haystack
 from haystack import files
+from haystack.drawing.figures import FigureKind
 from haystack.errors import InputError, MissingDependencyError
 from haystack.evaluation.benchmark import SAME
 from haystack.evaluation.report import Report
@@ -28,7 +29,6 @@ from haystack.io.psg import read_psg
 from haystack.metrics.kinds import LOWER_IS_BETTER
 from haystack.reporting.charts import (
     Chart,
-    ChartKind,
     Floats,
     confusion_matrix,
     displacement,
@@ -36,6 +36,7 @@ from haystack.reporting.charts import (
     predicate_bars,
     reliability,
 )
+from haystack.reporting.data_sets import data_charts
 from haystack.reporting.examples import Example, data_uri, example
 from haystack.reporting.models import (
     leaderboard_table,
@@ -91,6 +92,8 @@ def render_report(
     *,
     recalls: Mapping[str, Report] | None = None,
     training: str | Path | None = None,
+    data: Sequence[str | Path] = (),
+    reference: str | Path | None = None,
     examples: int = 4,
     title: str = "",
 ) -> RenderedReport:
@@ -103,6 +106,9 @@ def render_report(
             :func:`~haystack.reporting.models.table_1`.
         training: training annotations, for the long tail; by default those of the benchmark, and
             if it has none the images of its annotation file that are not graded.
+        data: annotation files to draw the paper's figures 6, 7 and 8 of.
+        reference: the annotation file that they are compared with in figures 6 and 7, its test
+            images if it lists any; None leaves these two out.
         examples: best and worst images of each model; 0 = none.
         title: of the page.
 
@@ -122,6 +128,7 @@ def render_report(
         _models_section(runs, recalls),
         _predicates_section(runs),
         _tail_section(runs, training, left_out),
+        _data_section(data, reference, left_out),
         _confusion_section(outcomes),
         _examples_section(outcomes),
     )
@@ -227,6 +234,15 @@ def _tail_section(
     return Section("The long tail", text=text, charts=charts) if charts else None
 
 
+def _data_section(
+    data: Sequence[str | Path], reference: str | Path | None, left_out: list[str]
+) -> Section | None:
+    charts = [chart for path in data for chart in data_charts(path, reference)]
+    if data and reference is None:
+        left_out.append("The paper's figures 6 and 7 compare with another data set: --reference.")
+    return Section("Data sets", charts=charts) if charts else None
+
+
 def _outcomes(runs: Sequence[Run], examples: int, left_out: list[str]) -> dict[str, Outcomes]:
     found = {}
     for run in runs:
@@ -275,13 +291,13 @@ def _write_parts(section: Section, out: Path) -> list[Path]:
             written.append(out / "tables" / f"{table.name}.{suffix}")
             files.write_text(written[-1], content)
     for chart in section.charts:
-        for kind in get_args(ChartKind):
+        for kind in get_args(FigureKind):
             written.append(_chart_file(out, chart, kind))
             files.write_bytes(written[-1], chart.bytes(kind))
     return written
 
 
-def _chart_file(out: Path, chart: Chart, kind: ChartKind = "svg") -> Path:
+def _chart_file(out: Path, chart: Chart, kind: FigureKind = "svg") -> Path:
     return out / "figures" / f"{chart.name}.{kind}"
 
 

@@ -167,12 +167,16 @@ def test_reports_alone_make_a_report_and_it_says_what_is_missing(tmp_path, capsy
         report = evaluate("psg-mini", scores_of(seed), ks=(K,), metrics=names)
         report.save(tmp_path / f"m{seed}.json")
     words = ["report", tmp_path / "m0.json", tmp_path / "m1.json", "--out", tmp_path / "out"]
-    words += ["--training", "psg-mini", "--json"]
+    words += ["--training", "psg-mini", "--json", "--data", "psg-mini", "--reference", "psg-mini"]
     assert main([str(word) for word in words]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["models"] == ["m0", "m1"]
     assert any("a report alone names no predictions" in reason for reason in data["left_out"])
     assert (tmp_path / "out" / "figures" / "long-tail-p-auc.svg").is_file()
+    for name in ("relative-size", "positives", "positive-share"):
+        for kind, begin in (("svg", b"<?xml"), ("pdf", b"%PDF")):
+            file = tmp_path / "out" / "figures" / f"psg-mini-{name}.{kind}"
+            assert file.read_bytes().startswith(begin)
     assert "Left out" in (tmp_path / "out" / "report.html").read_text()
 
 
