@@ -39,16 +39,19 @@ _LOOK_BACK = 1_000
 """Events among which a question to repeat is looked for; an annotator's own, newest first."""
 
 _ENDED = 0.0
+_SKEW_SECONDS = 30.0
+"""How far the clocks of two processes, and the reading of one and its use, may lie apart."""
 
 # ---------------------------------------------------------------------- statements
-# Parameters: me = the annotator, now and ends = the time now and a lease's length later, ids = of
-# proposals, besides = those to leave out, many = at most so many, after = answers in between.
+# Parameters: me = the annotator, now, horizon = the latest end that a lease made by now can have,
+# ends = of a lease made now, ids = of proposals, besides = those to leave out, many = at most so
+# many, after = answers in between.
 
 _ME = leases.c.annotator == bindparam("me")
 _THESE = and_(_ME, leases.c.proposal_id.in_(bindparam("ids", expanding=True)))
 _OTHERS = proposals.c.id.not_in(bindparam("besides", expanding=True))
 
-_IS_LIVE = and_(leases.c.expires_at > bindparam("now"), leases.c.expires_at <= bindparam("ends"))
+_IS_LIVE = and_(leases.c.expires_at > bindparam("now"), leases.c.expires_at <= bindparam("horizon"))
 _HELD_BY_OTHERS = and_(
     leases.c.proposal_id == proposals.c.id,
     leases.c.annotator != bindparam("me"),
@@ -176,9 +179,9 @@ _REPEATS = _repeats()
 class Leases:
     """The questions that annotators have on their screens.
 
-    A lease is live until it ends, on the clock that is asked now. One that ends further ahead than
-    a lease is long was made before the clock was set back: it counts as ended, too. Nothing needs
-    to clear ended leases away; whoever asks is given them in the same query.
+    A lease is live until it ends, on the clock that is asked now. One that ends much further ahead
+    than a lease is long was made before the clock was set back: it counts as ended, too. Nothing
+    needs to clear ended leases away; whoever asks is given them in the same query.
 
     Every annotator's leases are written by that annotator's transactions alone, which take turns.
 
@@ -216,11 +219,12 @@ class Leases:
         """
         now = self._clock().timestamp()
         ends = now + self._settings.lease_seconds
-        asker = {"me": annotator, "predicate": predicate, "now": now, "ends": ends}
+        horizon = ends + _SKEW_SECONDS
+        asker = {"me": annotator, "predicate": predicate, "now": now, "horizon": horizon}
         own = connection.execute(_MINE, asker).all()
         kept, given_up = [], []
         for row in own:
-            is_live = now < row.expires_at <= ends
+            is_live = now < row.expires_at <= horizon
             if is_live and row.predicate == predicate and _is_askable(row):
                 kept.append(row)
             elif row.lease_purpose == "label" or is_live:
