@@ -11,6 +11,7 @@ import pytest
 
 from haystack.annotate.store.store import AnnotationStore
 from haystack.campaign.rounds import Round
+from haystack.pipeline.config import load_config
 
 DRIVER = Path(__file__).with_name("kill_every_step.py")
 pytestmark = [
@@ -24,9 +25,10 @@ def content(work):
     folder = Round(work, 1).folder
     found = {
         path.relative_to(work).as_posix(): path.read_bytes()
-        for path in (*folder.rglob("*"), work / "proposals.parquet", work / "workspace.yaml")
-        if path.is_file()
+        for path in (*folder.rglob("*"), work / "proposals.parquet")
+        if path.is_file() and path.name != "environment.json"  # of the process that made it
     }
+    found["settings"] = load_config(work / "workspace.yaml")
     with AnnotationStore(work / "annotations.db") as store:
         found["answers"] = list(store.answers())
         found["open"] = [store.upcoming(p, "nobody", 999) for p in store.progress()]
