@@ -5,17 +5,22 @@ from __future__ import annotations
 import pickle
 import shutil
 import sys
+import tempfile
 import types
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from haystack.cli.configs import find_config
+from haystack.config import load_config
 from haystack.io import read_psg, write_psg
 from haystack.io.datasets import BUNDLED
 from haystack.io.prediction_parquet import write_prediction_parquet
 from haystack.scene_graph import RelationScores
-from haystack.training.frequency import FrequencyConfig, count_model
+from haystack.training.config import TrainConfig
+from haystack.training.trainer import train
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,14 +38,25 @@ def fill_folder(folder: Path) -> None:
     (folder / "photos").mkdir()
     for graph in dataset.graphs:
         (folder / "photos" / Path(graph.file_name).name).symlink_to(mini.parent / graph.file_name)
+    (folder / "photographs").symlink_to(folder / "photos")
+    shutil.copy(mini, folder / "panoptic.json")
     _haystack_v1(folder)
-    count_model(FrequencyConfig(), dataset, folder / "counted")
-    shutil.copy(folder / "counted" / "model.safetensors", folder / "model.safetensors")
+    (folder / "model.safetensors").write_bytes(_trained_model())
     for seed, name in enumerate(("P.parquet", "A.parquet", "B.parquet")):
         scores = predictions(dataset, seed)
         write_prediction_parquet(scores, folder / name, dataset.vocabulary.predicate_classes)
     for seed, name in enumerate(("result.pkl", "other.pkl")):
         _openpsg_result(folder / name, dataset, seed)
+
+
+@cache
+def _trained_model() -> bytes:
+    """A VCTree of four steps."""
+    with tempfile.TemporaryDirectory() as run:
+        train(
+            load_config(TrainConfig(), find_config("train/vctree_psg_mini"), ["steps=4"]), out=run
+        )
+        return (Path(run) / "model.safetensors").read_bytes()
 
 
 def predictions(dataset, seed):
