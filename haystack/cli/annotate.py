@@ -188,6 +188,7 @@ def load_queue(
             for p in proposals
         ),
         round=round_number,
+        asked=workspace.predicate_indices(),
     )
     return store
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from haystack.annotate.labels import resolve
 from haystack.annotate.records import Dispute, Proposal
 from haystack.annotate.settings import QueueSettings
 from haystack.annotate.store.gold import choose_gold
@@ -266,6 +267,44 @@ def test_k_people_answer_each_question_and_nobody_twice(open_store, make_proposa
     assert store.progress()[EATING].open == 0
 
 
+@pytest.mark.parametrize("tie_breaker", [False, True])
+def test_a_question_that_others_should_answer_stays_through_rounds(
+    open_store, make_proposal, tie_breaker
+):
+    store = open_store(copies=2, tie_breaker=tie_breaker)
+    begun, tied, _, _, _ = queue = [
+        *line(make_proposal, 4),
+        make_proposal("r", predicate=RIDING),
+    ]
+    store.load_proposals(queue, round=0)
+    for proposal, verdicts in zip(
+        queue,
+        (["correct"], ["correct", "incorrect"], ["correct"] * 2, ["skip"], ["correct"]),
+        strict=True,
+    ):
+        for who, verdict in zip(("ann", "bob"), verdicts, strict=False):
+            judge(store, proposal, verdict, who)
+    fresh = [make_proposal(f"new{n}", rank=n + 10, round=1) for n in range(2)]
+    store.load_proposals(fresh, round=1, asked=[EATING])
+    unfinished = [begun, tied] if tie_breaker else [begun]
+    assert store.upcoming(EATING, "cleo", 9) == [*unfinished, *fresh]
+    assert store.upcoming(RIDING, "cleo", 9) == []
+    assert store.progress("cleo")[EATING].open == len(unfinished) + 2
+    judge(store, begun, "correct", "bob")
+    assert store.answer(begun.id, "correct", "bob", "again").proposal.round == 0
+    assert begun not in store.upcoming(EATING, "cleo", 9)
+
+
+def test_fewer_copies_finish_what_was_begun(open_store, make_proposal):
+    queue = line(make_proposal, 2)
+    store = open_store(copies=2)
+    store.load_proposals(queue, round=0)
+    judge(store, queue[0], "correct", "ann")
+    fresh = [make_proposal("new", round=1)]
+    open_store(copies=1).load_proposals(fresh, round=1)
+    assert store.upcoming(EATING, "bob", 9) == fresh
+
+
 def test_a_skip_does_not_count_towards_k(open_store, make_proposal):
     store = open_store(copies=2)
     (asked,) = queue = line(make_proposal, 1)
@@ -489,6 +528,36 @@ def test_the_lead_settles_what_annotators_dispute(open_store, make_proposal):
     assert store.undo("lead") is None  # decisions are undone where they are made
     assert store.undo("lead", purposes=("adjudication",)) == queue[0]
     assert len(store.disagreements()) == 1
+
+
+@pytest.mark.parametrize("decided", ["adjudication", "gold"])
+def test_whoever_decides_overrules_a_report_of_a_fault(open_store, make_proposal, decided):
+    store = open_store()
+    reported, beside = queue = [make_proposal("i", 0, other, rank=other) for other in (1, 2)]
+    store.load_proposals(queue, round=0)
+    judge(store, reported, "subject_faulty", "ann")
+    assert store.faulty_segments() == {("i", 0)}
+    if decided == "gold":
+        store.set_gold({reported.id: "correct"}, "lead")
+    else:
+        store.adjudicate(reported.id, "correct", "lead", "a1")
+    labels = resolve(store.answers(), store.gold_items())
+    assert labels.images["i"].faulty == ()
+    assert store.faulty_segments() == set()
+    assert ids(store.claim(EATING, "bob", 9)) == [beside.id]
+    store.release("bob")
+    assert store.progress("bob")[EATING].open == 1
+    if decided == "gold":
+        store.remove_gold(reported.id, "lead")
+    else:
+        store.undo("lead", purposes=("adjudication",))
+    assert store.faulty_segments() == {("i", 0)}
+    assert store.upcoming(EATING, "bob", 9) == []
+    assert store.progress("bob")[EATING].open == 0
+    judge(store, beside, "object_faulty", "cleo")
+    store.adjudicate(beside.id, "subject_faulty", "lead", "a2")  # a decision may report a fault
+    labels = resolve(store.answers(), store.gold_items())
+    assert store.faulty_segments() == {("i", s) for s in labels.images["i"].faulty} == {("i", 0)}
 
 
 def test_a_settled_question_is_asked_of_nobody(open_store, make_proposal):

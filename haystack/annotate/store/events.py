@@ -169,7 +169,7 @@ class Events:
         if content["purpose"] not in LABELS:  # nothing follows from it
             return connection.execute(self._add, row).scalar_one_or_none() is not None
         self._database.take_turns(connection, "image", asked.image_id)
-        scope = self._touched_by(connection, asked, verdict)
+        scope = touched_by(connection, asked, verdict)
         with self._tallies.following(connection, annotator, scope):
             event_id = connection.execute(self._add, row).scalar_one_or_none()
             if event_id is None:
@@ -181,15 +181,16 @@ class Events:
             self._queue.reopen(connection, scope)
         return True
 
-    def _touched_by(self, connection: Connection, asked: Proposal, verdict: str) -> Scope:
-        """What an event can open or close: its proposal, or with faults all of the image's."""
-        image = {"image": asked.image_id}
-        if verdict in FAULTS or connection.execute(_HAS_FAULTS, image).scalar_one():
-            return Scope("image_id", asked.image_id)
-        return Scope("id", asked.id)
-
     def _saved(self, connection: Connection, key: str) -> Row[Any] | None:
         return connection.execute(_BY_KEY, {"key": key}).one_or_none()
+
+
+def touched_by(connection: Connection, asked: Proposal, verdict: str = "") -> Scope:
+    """What an event can open or close: its proposal, or with faults all of the image's."""
+    image = {"image": asked.image_id}
+    if verdict in FAULTS or connection.execute(_HAS_FAULTS, image).scalar_one():
+        return Scope("image_id", asked.image_id)
+    return Scope("id", asked.id)
 
 
 def check_verdict(verdict: str) -> None:

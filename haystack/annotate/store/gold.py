@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from haystack.annotate.records import GoldItem, Proposal, Verdict
-from haystack.annotate.store.events import check_names, check_verdict
+from haystack.annotate.store.events import check_names, check_verdict, touched_by
 from haystack.annotate.store.queue import Queue
-from haystack.annotate.store.rows import Scope, find_proposal, to_proposal
+from haystack.annotate.store.rows import find_proposal, to_proposal
 from haystack.annotate.store.schema import gold, proposals
 from haystack.annotate.store.tallies import Tallies
 from haystack.errors import InputError
@@ -46,23 +46,24 @@ class Gold:
             check_verdict(verdict)
             if verdict == "skip":
                 raise InputError("expected the true answer of a gold item, got 'skip'")
-            find_proposal(connection, proposal_id)
+            asked = find_proposal(connection, proposal_id)
             row = {"verdict": verdict, "set_by": lead, "set_at": set_at}
-            with self._tallies.following(connection, lead, Scope("id", proposal_id)):
+            scope = touched_by(connection, asked)
+            with self._tallies.following(connection, lead, scope):
                 connection.execute(
                     self._insert(gold)
                     .values(proposal_id=proposal_id, **row)
                     .on_conflict_do_update(index_elements=["proposal_id"], set_=row)
                 )
-                self._queue.reopen(connection, Scope("id", proposal_id))
+                self._queue.reopen(connection, scope)
 
     def remove(self, connection: Connection, proposal_id: str, lead: str) -> None:
         """Ask a proposal like any other again; nothing happens where it is no gold item."""
         check_names(lead)
-        find_proposal(connection, proposal_id)
-        with self._tallies.following(connection, lead, Scope("id", proposal_id)):
+        scope = touched_by(connection, find_proposal(connection, proposal_id))
+        with self._tallies.following(connection, lead, scope):
             connection.execute(delete(gold).where(gold.c.proposal_id == proposal_id))
-            self._queue.reopen(connection, Scope("id", proposal_id))
+            self._queue.reopen(connection, scope)
 
 
 def read_gold(connection: Connection) -> list[GoldItem]:

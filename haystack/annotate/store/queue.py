@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ from sqlalchemy import (  # isort: skip
     Connection,
     Update,
     and_,
+    bindparam,
     exists,
     not_,
     select,
@@ -67,10 +68,12 @@ class Queue:
         self._insert = insert
         self._settings = settings
 
-    def load(self, rows: Iterable[Proposal], round: int, notes: str) -> int:
+    def load(
+        self, rows: Iterable[Proposal], round: int, notes: str, asked: Collection[int] | None
+    ) -> int:
         """Make ``rows`` the queue; see :meth:`AnnotationStore.load_proposals`."""
         values: dict[str, dict[str, Any]] = {}
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(repr(asked if asked is None else sorted(asked)).encode())
         for row in rows:
             content = proposal_values(row) | {
                 "round": round,
@@ -97,9 +100,7 @@ class Queue:
             if self._is_loaded(connection, digest.hexdigest()):
                 return len(batch)
             self._refuse_other_segments(connection, values.values())
-            connection.execute(
-                update(proposals).where(proposals.c.is_queued).values(is_queued=False)
-            )
+            self._keep_begun(connection, asked)
             for start in range(0, len(batch), _LOAD_BATCH):
                 connection.execute(statement, batch[start : start + _LOAD_BATCH])
             self._record_round(connection, round, len(batch), notes)
@@ -117,6 +118,31 @@ class Queue:
             scope: has every proposal that may have changed.
         """
         connection.execute(_REOPEN[scope.column], {"scope": scope.value})
+
+    def _keep_begun(self, connection: Connection, asked: Collection[int] | None) -> None:
+        """Take the queue away, but for questions that some annotators judged and others must."""
+        judged = exists().where(
+            current_answers.c.proposal_id == proposals.c.id, current_answers.c.verdict != "skip"
+        )
+        begun = and_(proposals.c.is_open, judged)
+        if asked is not None:
+            begun = and_(begun, proposals.c.predicate.in_(asked))
+        connection.execute(
+            update(proposals).where(proposals.c.is_queued, not_(begun)).values(is_queued=False)
+        )
+        kept = select(proposals.c.id, proposals.c.predicate).where(proposals.c.is_queued)
+        changes = [
+            {
+                "kept": row.id,
+                "copies": self._settings.copies_for(row.predicate, row.id),
+                "breaks_ties": self._settings.tie_breaker,
+            }
+            for row in connection.execute(kept)
+        ]
+        if changes:
+            connection.execute(
+                update(proposals).where(proposals.c.id == bindparam("kept")), changes
+            )
 
     def _record_round(self, connection: Connection, round: int, count: int, notes: str) -> None:
         loaded_at = timestamp(self._clock())

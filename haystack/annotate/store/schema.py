@@ -224,7 +224,16 @@ _VIEWS_OF_3 = (
             AND later.purpose IN ('label', 'adjudication')
             AND NOT EXISTS (SELECT 1 FROM events undo WHERE undo.retracts = later.id)
         )""",
-    _VIEWS_OF_2[1],
+    # As for labels: where a lead or a gold item decides, reports of others do not count.
+    """CREATE VIEW faulty_segments AS
+        SELECT f.* FROM segment_faults f
+        JOIN current_answers answer ON answer.id = f.event_id
+        WHERE NOT EXISTS (SELECT 1 FROM gold WHERE gold.proposal_id = answer.proposal_id)
+        AND (answer.purpose = 'adjudication' OR NOT EXISTS (
+            SELECT 1 FROM current_answers settled
+            WHERE settled.proposal_id = answer.proposal_id
+            AND settled.purpose = 'adjudication' AND settled.verdict <> 'skip'
+        ))""",
 )
 
 MIGRATIONS: tuple[Migration, ...] = (

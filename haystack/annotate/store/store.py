@@ -112,17 +112,27 @@ class AnnotationStore:
 
     # ------------------------------------------------------------------ the queue
 
-    def load_proposals(self, rows: Iterable[Proposal], round: int, notes: str = "") -> int:
+    def load_proposals(
+        self,
+        rows: Iterable[Proposal],
+        round: int,
+        notes: str = "",
+        *,
+        asked: Collection[int] | None = None,
+    ) -> int:
         """Make ``rows`` the queue; every answer given so far stays, and every lease.
 
         Loading the same queue again changes nothing. A proposal of an earlier queue that is not
         among ``rows`` is not asked any more, except of those who have it on their screens; one
-        that was answered is not asked again.
+        that enough annotators answered is not asked again, one that some answered and others
+        should is, with the rank that it had.
 
         Args:
             rows: the whole queue, of all predicates.
             round: the round of proposals it belongs to; recorded with every row.
             notes: kept with the round.
+            asked: predicates that are still asked about: unfinished questions about others end.
+                None: all.
 
         Returns:
             The number of rows.
@@ -131,7 +141,7 @@ class AnnotationStore:
             InputError: a question is asked twice in ``rows``, or an image was answered on other
                 segments than it has now; nothing was changed then.
         """
-        return self._queue.load(rows, round, notes)
+        return self._queue.load(rows, round, notes, asked)
 
     def claim(self, predicate: int, annotator: str, limit: int) -> Claim:
         """Hand out the next questions about a predicate, and keep them from others for a while.
