@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from haystack import files
-from haystack.annotate.records import Proposal, Purpose, Verdict
+from haystack.annotate.records import Proposal, Purpose, Verdict, check_names
 from haystack.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,6 +30,13 @@ _QUESTION: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("subject", "object", "predicate", "cluster", "rank", "round"), (int,)),
     "score": (float, int),
 }
+_BOUNDS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("event", "retracts", "retracted_by", "id"), (1, 2**63)),
+    "score": (-(2**63), 2**63),
+}
+_Giver = tuple[str, str, str]
+"""Annotator, question and purpose of an answer."""
+
 _KINDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "event": {
         **_QUESTION,
@@ -145,7 +152,7 @@ def read_jsonl(path: str | Path, predicates: Sequence[str]) -> Iterator[dict[str
         InputError: another format, other predicates, or a line that is no record; names it.
     """
     path = files.given_file(path, "events")
-    seen: set[int] = set()
+    seen: dict[int, _Giver | None] = {}
     with path.open(encoding="utf-8") as stream:
         try:
             for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE), ""), 1):
@@ -156,6 +163,14 @@ def read_jsonl(path: str | Path, predicates: Sequence[str]) -> Iterator[dict[str
                 _check(record, path, f"line {number}")
                 if record["record"] == "event":
                     _check_event(record, seen, path, f"line {number}")
+                elif record.get("predicate", 0) not in range(len(predicates)):
+                    raise InputError(
+                        f"expected a predicate of the vocabulary, got {record['predicate']!r}",
+                        path=path,
+                        record=f"line {number}",
+                    )
+                if record["record"] == "gold":
+                    _check_gold(record, path, f"line {number}")
                 if record["record"] in ("event", "gold"):
                     _check_question(record, len(predicates), path, f"line {number}")
                 yield record
@@ -168,8 +183,15 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def _typed(event: Mapping[str, Any], predicates: Sequence[str]) -> dict[str, Any]:
-    moment = datetime.fromisoformat(event["created_at"].replace("Z", "+00:00"))
-    return {**event, "predicate_name": predicates[event["predicate"]], "created_at": moment}
+    name = predicates[event["predicate"]]
+    return {**event, "predicate_name": name, "created_at": _moment(event)}
+
+
+def _moment(event: Mapping[str, Any]) -> datetime:
+    text = event["created_at"]
+    if not text.endswith("Z"):
+        raise ValueError(f"expected 'created_at' as 2026-01-31T12:00:00.000000Z, got {text!r}")
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def _parsed(line: str, path: Path, where: str) -> dict[str, Any]:
@@ -184,7 +206,17 @@ def _parsed(line: str, path: Path, where: str) -> dict[str, Any]:
             path=path,
             record=where,
         )
+    if "\\u" in line:  # only so can JSON hold what is no text to a database
+        _check_text(record, path, where)
     return record
+
+
+def _check_text(record: Mapping[str, Any], path: Path, where: str) -> None:
+    for name, value in record.items():
+        if isinstance(value, str) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value):
+            raise InputError(
+                f"expected {name!r} to be text, got {value[:40]!r}", path=path, record=where
+            )
 
 
 def _check_header(record: Mapping[str, Any], predicates: Sequence[str], path: Path) -> None:
@@ -219,9 +251,19 @@ def _check(record: Mapping[str, Any], path: Path, where: str) -> None:
                 path=path,
                 record=where,
             )
+    for name, value in record.items():
+        least, most = _BOUNDS.get(name, (0, 2**31))
+        if isinstance(value, int) and not least <= value < most:
+            raise InputError(
+                f"expected {name!r} of this {kind} to be {least} to {most - 1}, got another number",
+                path=path,
+                record=where,
+            )
 
 
-def _check_event(record: Mapping[str, Any], seen: set[int], path: Path, where: str) -> None:
+def _check_event(
+    record: Mapping[str, Any], seen: dict[int, _Giver | None], path: Path, where: str
+) -> None:
     if record["verdict"] not in _VERDICTS or record["purpose"] not in get_args(Purpose):
         raise InputError(
             f"unknown verdict or purpose: {record['verdict']!r}, {record['purpose']!r}",
@@ -239,7 +281,30 @@ def _check_event(record: Mapping[str, Any], seen: set[int], path: Path, where: s
             path=path,
             record=where,
         )
-    seen.add(record["event"])
+    giver = (record["annotator"], record["proposal"], record["purpose"])
+    if retracts is not None and seen[retracts] != giver:
+        raise InputError(
+            f"expected event {record['event']} to take back an answer of the same annotator to the "
+            f"same question, event {retracts} is none",
+            path=path,
+            record=where,
+        )
+    try:
+        # An undo without a key of its own has one that no key from outside looks like.
+        check_names(record["annotator"], None if retracts is not None else record["key"])
+        _moment(record)
+    except (InputError, ValueError) as error:
+        raise InputError(str(error), path=path, record=where) from error
+    seen[record["event"]] = None if retracts is not None else giver
+
+
+def _check_gold(record: Mapping[str, Any], path: Path, where: str) -> None:
+    if record["verdict"] not in get_args(Verdict) or record["verdict"] == "skip":
+        raise InputError(
+            f"expected the true answer of a gold item, got {record['verdict']!r}",
+            path=path,
+            record=where,
+        )
 
 
 def _check_question(record: Mapping[str, Any], predicates: int, path: Path, where: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -26,6 +27,10 @@ Purpose = Literal["label", "gold", "repeat", "adjudication"]
 ``repeat``: the annotator gave it before, to measure how steady he or she is. ``adjudication``: to
 settle what annotators disagree about.
 """
+
+
+_KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_LONGEST_NAME = 200
 
 
 class UnknownProposalError(InputError):
@@ -207,3 +212,30 @@ class Progress:
     no_relation: int = 0
     skip: int = 0
     faulty: int = 0
+
+
+def check_verdict(verdict: str) -> None:
+    """Refuse what is no verdict.
+
+    Raises:
+        InputError: names those that are.
+    """
+    if verdict not in VERDICTS:
+        raise InputError(f"expected a verdict of {', '.join(VERDICTS)}, got {verdict!r}")
+
+
+def check_names(annotator: str, key: str | None = None) -> None:
+    """Refuse names and keys that cannot be kept or shown.
+
+    Raises:
+        InputError: says what is expected.
+    """
+    if not annotator.strip() or len(annotator) > _LONGEST_NAME or not annotator.isprintable():
+        raise InputError(
+            f"expected an annotator's name of 1 to {_LONGEST_NAME} printable characters, "
+            f"got {annotator[:40]!r}"
+        )
+    if key is not None and not _KEY.fullmatch(key):
+        raise InputError(
+            f"expected a key of 1 to 128 letters, digits and . _ : - characters, got {key[:40]!r}"
+        )

@@ -191,6 +191,16 @@ def test_what_each_label_rests_on(store, make_queue):
     assert {a["annotator"] for a in hidden[0]["answers"]} == {f"annotator-{n}" for n in (1, 2, 3)}
 
 
+def on_line(number, *, after=False, **changes):
+    """Changes a line of a file of events, or puts the changed line after it."""
+
+    def change(lines):
+        changed = json.dumps(json.loads(lines[number]) | changes) + "\n"
+        return [*lines[: number + after], changed, *lines[number + 1 :]]
+
+    return change
+
+
 BROKEN = {
     "is cut off": (lambda lines: [*lines[:-1], lines[-1][:-20]], "cut off"),
     "is of another format": (lambda lines: ['{"record": "x"}\n', *lines[1:]], "of format 1"),
@@ -218,6 +228,44 @@ BROKEN = {
     "has an unknown verdict": (
         lambda lines: [lines[0], lines[1].replace('"correct"', '"sure"'), *lines[2:]],
         "unknown verdict",
+    ),
+    "has a time that is none": (
+        on_line(1, created_at="yesterday"),
+        "line 2: expected 'created_at'",
+    ),
+    "has a time of another zone": (
+        on_line(1, created_at="2026-01-01T00:00:00+05:00"),
+        "line 2: expected 'created_at'",
+    ),
+    "has too large a number": (on_line(1, event=10**30), "line 2: expected 'event'"),
+    "has a rank that no column holds": (on_line(1, rank=2**40), "line 2: expected 'rank'"),
+    "has a negative time of looking": (on_line(1, dwell_ms=-1), "line 2: expected 'dwell_ms'"),
+    "has a score that is no number": (on_line(1, score=10**400), "line 2: expected 'score'"),
+    "has a name without end": (on_line(1, annotator="x" * 10_000), "1 to 200 printable"),
+    "has a name that cannot be seen": (on_line(1, annotator="a\u202eb"), "1 to 200 printable"),
+    "has a key that is none": (on_line(1, key="<b>"), "line 2: expected a key"),
+    "has half a character": (on_line(1, origin="\ud800"), "line 2: expected 'origin' to be text"),
+    "has a NUL": (on_line(1, image_key="a\0.jpg"), "line 2: expected 'image_key' to be text"),
+    "undoes for somebody else": (
+        on_line(1, after=True, event=99, key="u", verdict="undo", retracts=1, annotator="eve"),
+        "of the same annotator",
+    ),
+    "undoes an undo": (
+        lambda lines: on_line(2, after=True, event=100, key="v", verdict="undo", retracts=99)(
+            on_line(1, after=True, event=99, key="u", verdict="undo", retracts=1)(lines)
+        ),
+        "of the same annotator",
+    ),
+    "names a predicate that there is not": (
+        lambda lines: [
+            *lines,
+            json.dumps({"record": "predicate_name", "predicate": 99}) + "\n",
+        ],
+        "a predicate of the vocabulary, got 99",
+    ),
+    "has a gold item that says nothing": (
+        on_line(1, after=True, record="gold", verdict="skip", set_by="lea", set_at="then"),
+        "expected the true answer",
     ),
     "has a wording without words": (
         lambda lines: [line.replace('"words"', '"sword"') for line in lines],

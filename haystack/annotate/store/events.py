@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any
 
 from haystack.annotate.records import (
-    VERDICTS,
     Answer,
     KeyConflictError,
     Proposal,
     Purpose,
     Verdict,
+    check_names,
+    check_verdict,
 )
 from haystack.annotate.store.database import Database
 from haystack.annotate.store.leases import Leases
@@ -35,9 +35,6 @@ from haystack.errors import InputError
 
 # These follow the imports above, which explain a missing SQLAlchemy.
 from sqlalchemy import Connection, Row, Select, bindparam, exists, select  # isort: skip
-
-_KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_LONGEST_NAME = 200
 
 _BY_KEY = answers_from(events).where(events.c.key == bindparam("key"))
 _HAS_FAULTS = select(exists().where(segment_faults.c.image_id == bindparam("image")))
@@ -191,33 +188,6 @@ def touched_by(connection: Connection, asked: Proposal, verdict: str = "") -> Sc
     if verdict in FAULTS or connection.execute(_HAS_FAULTS, image).scalar_one():
         return Scope("image_id", asked.image_id)
     return Scope("id", asked.id)
-
-
-def check_verdict(verdict: str) -> None:
-    """Refuse what is no verdict.
-
-    Raises:
-        InputError: names those that are.
-    """
-    if verdict not in VERDICTS:
-        raise InputError(f"expected a verdict of {', '.join(VERDICTS)}, got {verdict!r}")
-
-
-def check_names(annotator: str, key: str | None = None) -> None:
-    """Refuse names and keys that cannot be kept or shown.
-
-    Raises:
-        InputError: says what is expected.
-    """
-    if not annotator.strip() or len(annotator) > _LONGEST_NAME or not annotator.isprintable():
-        raise InputError(
-            f"expected an annotator's name of 1 to {_LONGEST_NAME} printable characters, "
-            f"got {annotator[:40]!r}"
-        )
-    if key is not None and not _KEY.fullmatch(key):
-        raise InputError(
-            f"expected a key of 1 to 128 letters, digits and . _ : - characters, got {key[:40]!r}"
-        )
 
 
 def _latest_of(annotator: str, purposes: Collection[Purpose]) -> Select[Any]:

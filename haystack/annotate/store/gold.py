@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from haystack.annotate.records import GoldItem, Proposal, Verdict
-from haystack.annotate.store.events import check_names, check_verdict, touched_by
+from haystack.annotate.records import GoldItem, Proposal, Verdict, check_names, check_verdict
+from haystack.annotate.store.events import touched_by
 from haystack.annotate.store.queue import Queue
 from haystack.annotate.store.rows import find_proposal, to_proposal
 from haystack.annotate.store.schema import gold, proposals

@@ -18,10 +18,11 @@ from haystack.annotate.records import (
     Proposal,
     Purpose,
     Verdict,
+    check_names,
 )
 from haystack.annotate.settings import QueueSettings
 from haystack.annotate.store.database import Database
-from haystack.annotate.store.events import Events, check_names
+from haystack.annotate.store.events import Events
 from haystack.annotate.store.gold import Gold, read_gold
 from haystack.annotate.store.leases import CLAIMABLE, Leases
 from haystack.annotate.store.queue import Queue
