@@ -373,10 +373,11 @@ def _write_events(workspace: Workspace, database: str, *, pseudonyms: bool) -> i
 
     predicates = workspace.vocabulary.predicate_classes
     folder = workspace.root / "export"
-    with AnnotationStore(database) as store:
-        names = event_log.pseudonyms(store.database) if pseudonyms else None
+    # People may answer meanwhile: both files are of one state, in which everybody has a pseudonym.
+    with AnnotationStore(database) as store, store.database.snapshot() as state:
+        names = event_log.pseudonyms(state) if pseudonyms else None
         said = event_log.event_records
-        everything = chain(said(store.database), event_log.other_records(store.database))
+        everything = chain(said(state), event_log.other_records(state))
         write_jsonl(folder / "events.jsonl", event_log.renamed(everything, names), predicates)
-        events = event_log.renamed(said(store.database), names)
+        events = event_log.renamed(said(state), names)
         return write_parquet(folder / "events.parquet", events, predicates)

@@ -162,6 +162,19 @@ def test_pseudonyms_replace_every_name(store, make_queue, tmp_path):
     assert labels_from_file(tmp_path / "e.jsonl").images == labels_of(store).images
 
 
+def test_a_snapshot_stays_as_it_is_while_people_answer(store, make_queue):
+    fill(store, make_queue)
+    before = everything(store)
+    with store.database.snapshot() as state:
+        names = pseudonyms(state)
+        store.answer(make_queue()[0].id, "correct", "Newcomer", "n1")
+        said = list(event_records(state))
+        assert [*said, *other_records(state)] == before
+        assert list(event_records(state)) == said
+        assert list(renamed(said, names))
+    assert len(list(event_records(store.database))) == len(said) + 1
+
+
 def test_what_each_label_rests_on(store, make_queue):
     queue = make_queue(count=2, predicates=(1,))
     store.load_proposals(queue, round=3)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sqlite3
 from dataclasses import replace
 from functools import partial
@@ -115,6 +116,19 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
     ):
         AnnotationStore(path)
     assert path.read_text().startswith("not a database")
+
+
+def test_a_database_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch):
+    AnnotationStore(tmp_path / "a.db").close()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    with monkeypatch.context() as refusing:
+        refusing.setattr(schema, "migrate", _refuse)
+        with pytest.raises(InputError, match="copy it to a folder that can be written"):
+            AnnotationStore(tmp_path / "a.db")
+
+
+def _refuse(*_, **__):
+    raise sqlalchemy.exc.OperationalError("", {}, sqlite3.OperationalError("readonly database"))
 
 
 def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path):

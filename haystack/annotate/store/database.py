@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from haystack.annotate.store.mounts import mount_of
 from haystack.errors import InputError, MissingDependencyError
@@ -19,6 +20,25 @@ except ImportError as error:
     raise MissingDependencyError("sqlalchemy", purpose="annotation", extra="annotate") from error
 
 _WAIT_SECONDS = 30
+
+
+class Readable(Protocol):
+    """What can be read: a database as it is, or a snapshot of it."""
+
+    def read(self) -> AbstractContextManager[Connection]:
+        """One consistent view of the database."""
+
+
+class Snapshot:
+    """A database as it was at the first reading, whatever is written meanwhile."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """The same view every time."""
+        yield self._connection
 
 
 class Database:
@@ -56,7 +76,7 @@ class Database:
         except DatabaseError as error:
             self.close()
             advice = (
-                "give a Haystack annotation database, or the name of a file that does not exist yet"
+                _advice(Path(self.name))
                 if self.is_sqlite
                 else "check that the server runs, and the user, password and database in the URL"
             )
@@ -80,6 +100,12 @@ class Database:
             reader = reader.execution_options(isolation_level="REPEATABLE READ")
         with reader.begin() as connection:
             yield connection
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """Let several readings, one after the other, see the same state."""
+        with self.read() as connection:
+            yield Snapshot(connection)
 
     @contextmanager
     def write(self, *, exclusive: bool = False) -> Iterator[Connection]:
@@ -215,6 +241,13 @@ def _check_sqlite(connection: Connection, name: str) -> None:
             "a copy, or recover what can be read with: sqlite3 FILE .recover",
             path=name,
         )
+
+
+def _advice(path: Path) -> str:
+    """What to do about a file that SQLite cannot open; it keeps others beside it, even to read."""
+    if not all(os.access(place, os.W_OK) for place in (path, path.parent) if place.exists()):
+        return "it cannot be written there; copy it to a folder that can be written, and name that"
+    return "give a Haystack annotation database, or the name of a file that does not exist yet"
 
 
 def _reason(error: DatabaseError) -> str:

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any
 
 from haystack.annotate.labels import KNOWN
-from haystack.annotate.store.database import Database
+from haystack.annotate.store.database import Database, Readable
 from haystack.annotate.store.schema import (
     events,
     gold,
@@ -56,7 +56,7 @@ _PEOPLE = {
 _BATCH = 2_000
 
 
-def event_records(database: Database) -> Iterator[dict[str, Any]]:
+def event_records(database: Readable) -> Iterator[dict[str, Any]]:
     """Every event in the order of arrival, undone ones and undos included; a few at a time.
 
     Keys: ``record, event`` (its number), ``proposal`` (id of the question), the question as in
@@ -79,11 +79,11 @@ def event_records(database: Database) -> Iterator[dict[str, Any]]:
         .order_by(events.c.id)
     )
     with database.read() as connection:
-        for row in connection.execution_options(yield_per=_BATCH).execute(query):
+        for row in connection.execute(query, execution_options={"yield_per": _BATCH}):
             yield {"record": "event", **row._mapping}
 
 
-def other_records(database: Database) -> Iterator[dict[str, Any]]:
+def other_records(database: Readable) -> Iterator[dict[str, Any]]:
     """Gold items, wordings, names of predicates and rounds, each kind in a fixed order."""
     items = (
         select(*_question_columns(), gold.c.verdict, gold.c.set_by, gold.c.set_at)
@@ -120,7 +120,7 @@ def wordings_shown(
     return shown
 
 
-def pseudonyms(database: Database) -> dict[str, str]:
+def pseudonyms(database: Readable) -> dict[str, str]:
     """Annotator -> ``annotator-1``, ``annotator-2``, ..., by who answered first."""
     query = select(events.c.annotator).group_by(events.c.annotator).order_by(func.min(events.c.id))
     with database.read() as connection:
