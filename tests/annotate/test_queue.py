@@ -721,12 +721,12 @@ class SharedQueue(RuleBasedStateMachine):
             settings=QueueSettings(copies=self.copies, lease_seconds=LEASE, tie_breaker=True),
         )
         self.all = [Proposal(f"i{n}", 0, 1, 0, f"i{n}.jpg", 0.0, 0, n) for n in range(5)]
-        self.queued = list(self.all)
+        self.loaded = self.queued = list(self.all)
         self.store.load_proposals(self.queued, round=0)
         self.given: list[tuple[int, str, str]] = []  # (proposal, who, verdict), undone ones gone
         self.leases: dict[tuple[str, int], float] = {}
         self.order: dict[str, list[int]] = {who: [] for who in self.people}
-        self.serial = self.round = 0
+        self.serial = 0
 
     def votes(self, at):
         return {who: verdict for asked, who, verdict in self.given if asked == at}
@@ -801,9 +801,18 @@ class SharedQueue(RuleBasedStateMachine):
 
     @rule(kept=st.sets(st.integers(0, 4), min_size=1))
     def load(self, kept):
-        self.round += 1
-        self.queued = [self.all[at] for at in sorted(kept)]
-        self.store.load_proposals(self.queued, round=0)
+        loaded = [self.all[at] for at in sorted(kept)]
+        self.store.load_proposals(loaded, round=0)
+        if loaded == self.loaded:  # changes nothing
+            return
+        begun = {
+            at
+            for at, asked in enumerate(self.all)
+            if asked in self.queued
+            and self.wanted(at)
+            and any(verdict != "skip" for verdict in self.votes(at).values())
+        }
+        self.loaded, self.queued = loaded, [self.all[at] for at in sorted(kept | begun)]
 
     @invariant()
     def counts_agree(self):
