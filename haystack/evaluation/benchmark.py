@@ -336,21 +336,27 @@ def read_result(path: str | Path) -> BenchmarkResult:
         raise InputError(
             f"its format is {content.get('format')}, this Haystack reads {_FORMAT}", path=file
         )
-    definition = dict(content["benchmark"])
-    recorded = definition.pop("sha256")
-    benchmark = Benchmark(**definition)
+    try:
+        definition = dict(content["benchmark"])
+        recorded = definition.pop("sha256")
+        benchmark = Benchmark(**definition)
+        model, inputs, environment = (content[k] for k in ("model", "inputs", "environment"))
+        report = Report.from_dict(content["report"])
+        missing = {"annotations", "predictions"} - {*inputs} or {*benchmark.columns} - {
+            *report.metrics
+        }
+        if missing or not isinstance(model, str) or not isinstance(environment, dict):
+            raise KeyError(", ".join(sorted(missing)) or "model, environment")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"this result is not whole ({type(error).__name__}: {error}); run the benchmark again",
+            path=file,
+        ) from error
     if benchmark.sha256 != recorded:
         raise InputError(
             "its definition does not match its own checksum; it was edited by hand", path=file
         )
-    return BenchmarkResult(
-        benchmark,
-        content["model"],
-        content["inputs"],
-        content["environment"],
-        Report.from_dict(content["report"]),
-        file.parent,
-    )
+    return BenchmarkResult(benchmark, model, inputs, environment, report, file.parent)
 
 
 def same_benchmark(results: Sequence[BenchmarkResult]) -> Benchmark:

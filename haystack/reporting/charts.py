@@ -22,6 +22,12 @@ _COLUMN, _PAGE = 3.4, 7.0
 """Widths of a column and of a page of two columns, inches."""
 _MARKERS = "osD^vPX*"
 _NAME_SIZE = 5.5
+_LONGEST_NAME = 40
+"""Characters of a name in a chart; tables give it in full."""
+_SHORT_NAME = 20
+"""Characters for which charts have room anyway, those of the longest PSG predicates."""
+_LONGEST_FILE = 80
+"""Characters of a chart's file name: file systems take 255 bytes."""
 
 
 @dataclass(frozen=True)
@@ -93,19 +99,21 @@ def predicate_bars(
                 np.nan_to_num(value),
                 height=thick * 0.92,
                 color=hexadecimal(colour_of(number)),
-                label=model,
+                label=str(number),
             )
             known = ~np.isnan(low)
             axes.hlines(
                 places[known] + offset, low[known], high[known], color=_hex(DARK), linewidth=0.7
             )
-        axes.set_yticks(places, predicates)
+        axes.set_yticks(places, [_written(name) for name in predicates])
         axes.set_ylim(len(predicates) - 0.4, -0.6)
         axes.set_xlim(0, 1)
         axes.set_xlabel(f"{metric} ({'lower' if lower_is_better else 'higher'} is better)")
         axes.grid(axis="x")
         if len(models) > 1:
-            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
+            corner: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
+            columns = 1 if max(map(len, models)) > _SHORT_NAME else 2
+            _legend(axes, models, ncols=columns, borderaxespad=0.2, **corner)
 
     height = 0.6 + len(predicates) * max(0.16, 0.11 * len(models))
     return _chart(
@@ -163,14 +171,14 @@ def displacement(
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         for number, model in enumerate(pdd):
-            _points(axes, number, model, pdd[model], pdo[model])
+            _points(axes, number, pdd[model], pdo[model])
         axes.set(xlabel="PDD (is displaced)", ylabel="PDO (displaces others)")
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
         first = next(iter(pdd))
         _name_points(axes, predicates, pdd[first], pdo[first])
         axes.grid(visible=True)
         if len(pdd) > 1:
-            axes.legend()
+            _legend(axes, list(pdd))
 
     return _chart(
         "pdo-against-pdd",
@@ -198,17 +206,18 @@ def reliability(
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
+        known = []
         for number, model in enumerate(aucs):
             r = correlation(aucs[model], recalls[model])
-            label = f"{model} (r = {r:.2f})" if not np.isnan(r) else model
-            _points(axes, number, label, aucs[model], recalls[model])
+            known.append("" if np.isnan(r) else f" (r = {r:.2f})")
+            _points(axes, number, aucs[model], recalls[model])
         axes.axvline(0.5, color=_hex(LINE), linewidth=1, zorder=0)
         axes.set(xlabel="P-AUC (0.5 is chance)", ylabel=recall)
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
         first = next(iter(aucs))
         _name_points(axes, predicates, aucs[first], recalls[first])
         axes.grid(visible=True)
-        axes.legend(loc="upper left")
+        _legend(axes, list(aucs), known, loc="upper left")
 
     return _chart(
         f"reliability-{file_name(recall)}",
@@ -236,14 +245,17 @@ def confusion_matrix(
     taken = set(rows.tolist())
     others = [c for c in common.tolist() if counts[:, c].any() and c not in taken]
     columns = np.array([*(c for c in rows.tolist() if counts[:, c].any()), *others][:shown])
+    longest = max((len(_written(predicates[c])) for c in columns), default=0)
     share = counts[np.ix_(rows, columns)] / np.maximum(counts[rows].sum(axis=1, keepdims=True), 1)
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        axes.set_xticks(range(len(columns)), [predicates[c] for c in columns], rotation=90)
+        axes.set_xticks(
+            range(len(columns)), [_written(predicates[c]) for c in columns], rotation=90
+        )
         totals = counts[rows].sum(axis=1)
-        names = [f"{predicates[r]} ({n})" for r, n in zip(rows, totals, strict=True)]
+        names = [f"{_written(predicates[r])} ({n})" for r, n in zip(rows, totals, strict=True)]
         axes.set_yticks(range(len(rows)), names)
         axes.set(xlabel="best predicate of the pair", ylabel="annotated (examples)")
         axes.tick_params(length=0)
@@ -254,7 +266,7 @@ def confusion_matrix(
         f"What {model} takes for what",
         f"For each annotated predicate, which predicate {model} ranks first for its pair.",
         draw,
-        (_PAGE, 1.6 + 0.17 * len(rows)),
+        (_PAGE, 1.6 + 0.17 * len(rows) + 0.06 * max(0, longest - _SHORT_NAME)),
     )
 
 
@@ -267,14 +279,33 @@ def correlation(x: Floats, y: Floats) -> float:
 
 
 def _scatter(axes: Any, x: Floats, values: Mapping[str, Floats]) -> None:
-    for number, (model, y) in enumerate(values.items()):
-        _points(axes, number, model, x, y)
+    for number, y in enumerate(values.values()):
+        _points(axes, number, x, y)
     axes.grid(visible=True)
     if len(values) > 1:
-        axes.legend()
+        _legend(axes, list(values))
 
 
-def _points(axes: Any, number: int, label: str, x: Floats, y: Floats) -> None:
+def _legend(axes: Any, names: Sequence[str], ends: Sequence[str] = (), **options: Any) -> None:
+    """A legend of what is labelled with its number.
+
+    Names are written afterwards: matplotlib leaves out labels that begin with an underscore.
+    """
+    legend = axes.legend(**options)
+    endings = ends or [""] * len(names)
+    for text, name, end in zip(legend.get_texts(), names, endings, strict=True):
+        text.set_text(_written(name) + end)
+
+
+def _written(name: str) -> str:
+    """A name as a chart shows it: no formula, whatever its dollar signs, and of bounded length."""
+    words = " ".join(name.split())
+    if len(words) > _LONGEST_NAME:
+        words = f"{words[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return words.replace("$", r"\$")
+
+
+def _points(axes: Any, number: int, x: Floats, y: Floats) -> None:
     axes.scatter(
         x,
         y,
@@ -283,7 +314,7 @@ def _points(axes: Any, number: int, label: str, x: Floats, y: Floats) -> None:
         color=hexadecimal(colour_of(number)),
         alpha=0.85,
         linewidths=0,
-        label=label,
+        label=str(number),
     )
 
 
@@ -304,7 +335,8 @@ def _name_points(axes: Any, names: Sequence[str], x: Floats, y: Floats) -> None:
         index = known[place]
         px, py = points[place]
         right = px < 0.72 * width
-        length = 0.55 * _NAME_SIZE * len(names[index])
+        written = _written(names[index])
+        length = 0.55 * _NAME_SIZE * len(written)
         left = px + 3 if right else px - 3 - length
         box = (left, py + 1, left + length, py + 1 + _NAME_SIZE)
         others = np.delete(points, place, axis=0)
@@ -312,7 +344,7 @@ def _name_points(axes: Any, names: Sequence[str], x: Floats, y: Floats) -> None:
             continue
         taken.append(box)
         axes.annotate(
-            names[index],
+            written,
             (x[index], y[index]),
             xytext=(3 if right else -3, 2),
             textcoords="offset points",
@@ -336,9 +368,9 @@ def _hex(colour: tuple[int, int, int]) -> str:
 
 
 def file_name(name: str) -> str:
-    """A name in lower-case letters, digits and hyphens."""
+    """A name in lower-case letters, digits and hyphens, cut where it is too long for a file."""
     kept = "".join(c if c.isalnum() else "-" for c in name.lower())
-    return "-".join(filter(None, kept.split("-")))
+    return "-".join(filter(None, kept.split("-")))[:_LONGEST_FILE].strip("-")
 
 
 @contextmanager

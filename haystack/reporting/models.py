@@ -92,7 +92,7 @@ def leaderboard_table(runs: Sequence[Run]) -> Table:
     return Table(
         name="leaderboard",
         title=result.benchmark.title_and_version if result else "Models",
-        header=["", "model", *columns],
+        header=["rank", "model", *columns],
         rows=rows,
         notes=[f"Ordered by {rank_by}.", *direction_text(columns)],
     )

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, get_args
 
@@ -132,7 +133,7 @@ def render_report(
         _confusion_section(outcomes),
         _examples_section(outcomes),
     )
-    sections = [section for section in parts if section is not None]
+    sections = _named_apart([section for section in parts if section is not None])
     written = [path for section in sections for path in _write_parts(section, out)]
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
         _TEMPLATE.read_text(encoding="utf-8")
@@ -282,6 +283,19 @@ def _examples_section(outcomes: Mapping[str, Outcomes]) -> Section | None:
                 pictures = [example(image, found.dataset) for image in images]
                 groups.append((f"{name}: {which} images", pictures))
     return Section("Examples", examples=groups) if groups else None
+
+
+def _named_apart(sections: Sequence[Section]) -> list[Section]:
+    """Charts with files of their own: names of models and data may differ in signs alone."""
+    taken: set[str] = set()
+
+    def apart(chart: Chart) -> Chart:
+        names = chain([chart.name], (f"{chart.name}-{number}" for number in count(2)))
+        name = next(name for name in names if name not in taken)
+        taken.add(name)
+        return replace(chart, name=name)
+
+    return [replace(section, charts=[*map(apart, section.charts)]) for section in sections]
 
 
 def _write_parts(section: Section, out: Path) -> list[Path]:

@@ -79,17 +79,21 @@ class Table:
         aligned = ["---:" if right else "---" for right in self._numeric()]
         lines = [f"**{self.title}**", "", _pipes(header), _pipes(aligned)]
         for row in self.rows:
-            lines.append(_pipes([_shown(c, bold="**{}**").replace("|", r"\|") for c in row]))
+            lines.append(_pipes([_shown(c, bold="**{}**") for c in row]))
         return "\n".join([*lines, *(f"\n{note}" for note in self.notes)]) + "\n"
 
     def latex(self) -> str:
-        """A ``table`` for the packages booktabs and graphicx; intervals are small."""
+        """A ``table*`` for the packages booktabs and graphicx, no wider than the page.
+
+        Intervals are small. Letters beyond the Latin ones need XeLaTeX or LuaLaTeX.
+        """
         columns = "".join("r" if right else "l" for right in self._numeric())
         lines = [
             r"\begin{table*}",
             r"\centering",
             rf"\caption{{{_latex(self.title)}}}",
             rf"\label{{tab:{self.name}}}",
+            r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
         ]
@@ -105,8 +109,10 @@ class Table:
         for number, row in enumerate(self.rows):
             if self.ruled and number == len(self.rows) - 1:
                 lines.append(r"\midrule")
-            lines.append(" & ".join(map(_latex_cell, row)) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}"]
+            # A bracket behind a rule or a line's end would be its option, a star behind it as well.
+            start = "{}" if str(row[0])[:1] in ("[", "*") else ""
+            lines.append(start + " & ".join(map(_latex_cell, row)) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}}"]
         if self.notes:
             lines.append(rf"\\[2pt] {{\footnotesize {_latex(' '.join(self.notes))}}}")
         return "\n".join([*lines, r"\end{table*}", ""])
@@ -156,12 +162,16 @@ _LATEX = str.maketrans(
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
     }
 )
 
 
 def _pipes(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    escaped = (" ".join(cell.split()).replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 def _number(cell: Cell) -> object:
@@ -193,7 +203,7 @@ def _html_cell(cell: Cell) -> str:
 
 
 def _latex(text: str) -> str:
-    return text.translate(_LATEX)
+    return " ".join(text.split()).translate(_LATEX)
 
 
 def _latex_cell(cell: Cell) -> str:

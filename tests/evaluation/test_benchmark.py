@@ -236,6 +236,24 @@ def test_a_result_edited_by_hand_is_refused(runs, tmp_path):
         read_result(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize("lost", ["report", "inputs", "model", "environment", "benchmark"])
+def test_a_result_that_lost_a_part_is_refused(runs, tmp_path, lost):
+    content = json.loads((runs / "one" / "result.json").read_text())
+    del content[lost]
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"is not whole .*run the benchmark again"):
+        read_result(tmp_path)
+
+
+def test_a_result_without_its_own_columns_is_refused(runs, tmp_path):
+    content = json.loads((runs / "one" / "result.json").read_text())
+    column = content["benchmark"]["columns"][0]
+    del content["report"]["metrics"][column]
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=f"not whole .*{column}"):
+        read_result(tmp_path)
+
+
 def test_predictions_that_changed_since_are_not_compared(runs, tmp_path):
     moved = tmp_path / "one"
     shutil.copytree(runs / "one", moved)

@@ -152,6 +152,57 @@ def test_charts_come_out_equal_and_well_formed(rendered, runs, tmp_path):
     assert {base64.b64decode(text) for text in embedded} == svgs
 
 
+@pytest.mark.filterwarnings("error")
+def test_charts_of_any_names():
+    """Dollar signs are no formulas, an underscore hides no model, and a long name leaves room."""
+    names = [r"cost $\foo$ net", "_hidden", "a model " * 60, "one\ntwo"]
+    predicates = ["on", "$^$ _{", "beside " * 40]
+    values = {n: np.linspace(0.1, 0.9, 3) + 0.01 * i for i, n in enumerate(names)}
+    three = {name: (value, value, value) for name, value in values.items()}
+    counts = np.array([1, 20, 300])
+    made = [
+        charts.predicate_bars("R@50", predicates, three),
+        charts.long_tail("R@50", predicates, counts, values),
+        charts.displacement(predicates, values, values),
+        charts.reliability("R@50", predicates, values, values),
+        *(charts.confusion_matrix(n, predicates, np.eye(3, dtype=np.int64)) for n in names),
+    ]
+    for chart in made:
+        assert len(chart.name.encode()) < 200
+        chart.bytes("svg")
+
+
+def test_every_column_of_a_page_has_a_name(rendered):
+    heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', (rendered / "report.html").read_text())
+    assert heads
+    assert all(heads)
+
+
+def test_a_legend_names_every_model():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    charts._scatter(axes, np.arange(2.0), {"_one": np.zeros(2), "$two$": np.ones(2)})
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert shown == ["_one", r"\$two\$"]
+
+
+def test_models_whose_names_differ_in_signs_alone_keep_their_own_figures(runs, tmp_path):
+    read = read_runs([runs / "one", runs / "two"])
+    named = [
+        dataclasses.replace(run, name=name) for run, name in zip(read, ("A+B", "A-B"), strict=True)
+    ]
+    rendered = render_report(named, tmp_path, examples=0)
+    assert len(set(rendered.files)) == len(rendered.files)
+    first, second = (
+        (tmp_path / "figures" / f"confusion-a-b{end}.svg").read_bytes() for end in ("", "-2")
+    )
+    assert first != second
+    page = (tmp_path / "report.html").read_text()
+    for picture in (first, second):
+        assert base64.b64encode(picture).decode() in page
+
+
 def test_correlation_is_of_what_both_define():
     x = np.array([0.1, 0.5, np.nan, 0.9, 0.3])
     y = np.array([0.2, 0.4, 0.9, np.nan, 0.1])

@@ -45,7 +45,7 @@ def test_markdown_has_as_many_cells_in_every_line():
 
 def test_latex_is_escaped_and_its_columns_add_up():
     text = TABLE.latex()
-    assert r"Numbers \& <more>" in text
+    assert r"Numbers \& \textless{}more\textgreater{}" in text
     assert r"in front\_of" in text
     assert r"100 \%" in text
     assert r"\textbf{0.750}" in text
@@ -55,6 +55,24 @@ def test_latex_is_escaped_and_its_columns_add_up():
     assert {line.replace(r"\&", "").count("&") for line in body[1:]} == {5}
     assert text.count(r"\midrule") == 2
     assert text.count("{") == text.count("}")
+
+
+def test_latex_takes_no_name_for_an_option_of_the_line_before():
+    rows = [["[ours] net", 0.5], ["*", 0.25], ["two\nlines", 0.0]]
+    text = Table("names", "Names", ["model", "R@50"], rows).latex()
+    lines = [line for line in text.splitlines() if "&" in line]
+    assert [line.partition(" &")[0] for line in lines] == [
+        "model",
+        "{}[ours] net",
+        "{}*",
+        "two lines",
+    ]
+
+
+def test_markdown_escapes_the_header_too():
+    table = Table("t", "T", ["", "R"], [["a|b\nc", 0.5]], groups=[("x|y", 2)])
+    lines = [line for line in table.markdown().splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {3}
 
 
 class Cells(HTMLParser):
