@@ -32,6 +32,8 @@ def fill_folder(folder: Path) -> None:
         (folder / name).symlink_to(mini.parent / name)
     for name in ("examples", "tools"):
         (folder / name).symlink_to(ROOT / name)
+    (folder / "haystack").mkdir()  # as in a clone
+    (folder / "haystack" / "data").symlink_to(ROOT / "haystack" / "data")
     shutil.copy(mini, folder / "psg.json")
     shutil.copy(mini, folder / "masks.json")
     dataset = read_psg(folder / "psg.json")

@@ -175,7 +175,9 @@ def test_a_lead_settles_by_keystroke(page, disputed):
     assert [(g.proposal.id, g.verdict) for g in store.gold_items()] == [(queue[0].id, "incorrect")]
     page.wait_for_timeout(800)
     page.keyboard.press("n")
-    expect(summary).to_have_text("Annotators agree wherever several answered.")
+    expect(summary).to_have_text("Nothing to settle: nobody contradicts anybody.")
+    expect(page.locator("#later")).to_be_hidden()
+    expect(page.locator("#gold")).to_be_hidden()
     page.keyboard.press("z")
     expect(summary).to_have_text("1 to settle, 0 of them tied.")
     decided = {a.proposal.id: a.verdict for a in store.answers() if a.purpose == "adjudication"}

@@ -1,4 +1,4 @@
-"""The README's paragraph about teams, command by command, on a real campaign."""
+"""What the documents say about teams, command by command, on a real campaign."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from fastapi.testclient import TestClient
 from haystack.cli import main
 from haystack.io import find_annotations, read_psg
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PARAGRAPH = README.partition("**A team.**")[2].partition("**Many GPUs")[0]
+TUTORIAL = (ROOT / "docs" / "tutorials" / "team.md").read_text(encoding="utf-8")
+WITH_POSTGRES = TUTORIAL.partition("## A server with PostgreSQL")[2]
 POSTGRES = "postgresql://haystack@db/campaign"
 
 
-def commands(block):
-    """The commands of a block of the paragraph, without their comments."""
-    found = re.findall(r"```bash\n(.*?)```", PARAGRAPH, re.DOTALL)[block]
+def commands(text):
+    """The commands of the first block of a text, without their comments."""
+    found = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)[0]
     return [shlex.split(line, comments=True)[1:] for line in found.splitlines()]
 
 
@@ -95,7 +98,7 @@ def token_of(link):
 def test_a_team_on_one_machine(campaign, capsys, serve_and_answer):
     links = {}
     served = False
-    for argv in commands(0):
+    for argv in commands(PARAGRAPH):
         if argv[0] == "annotate":
             serve_and_answer(argv, links["ann"])
             served = True
@@ -124,7 +127,8 @@ def test_nobody_else_is_served_before_somebody_has_a_link(campaign, capsys):
 @pytest.mark.postgres
 def test_a_team_with_postgres(campaign, capsys, serve_and_answer, postgres_database):
     add, annotate, export = (
-        [postgres_database if word == POSTGRES else word for word in argv] for argv in commands(1)
+        [postgres_database if word == POSTGRES else word for word in argv]
+        for argv in commands(WITH_POSTGRES)
     )
     assert main(add) == 0
     serve_and_answer(annotate, token_of(capsys.readouterr().out.strip()))

@@ -44,11 +44,14 @@ ELSEWHERE = {
     "pip install": "tests/test_packaging.py builds the wheel and reads its metadata",
     "haystack demo": "tests/demo/test_demo.py",
     "haystack convert": "tests/models/checkpoints",
+    "haystack annotators add work lea --lead --database": "tests/annotate/test_team.py",
+    "haystack annotate work --host 0.0.0.0 --database": "tests/annotate/test_team.py",
+    "haystack export work --database": "tests/annotate/test_team.py",
 }
 """Commands that another test runs: beginnings, and where."""
 README_ELSEWHERE = {
-    "make demo": "tests/demo/test_demo.py",
-    "make test": "this",
+    "python3 -m venv": "the Makefile's rule for .venv, which every target runs",
+    ". .venv/bin/activate": "the shell alone",
     "haystack predict photographs/ --model model.safetensors --segmenter maskdino": (
         "tests/cli/test_segmenters.py, with weights that it makes"
     ),
@@ -59,9 +62,6 @@ README_ELSEWHERE = {
     "haystack import work/export/events.jsonl": "tests/annotate/test_events_out.py, on PostgreSQL",
     "haystack import project.json": "tests/io/test_label_studio.py",
     "haystack import train.json": "tests/io/test_coco_relations.py",
-    "haystack annotators add work lea --lead --database": "tests/annotate/test_team.py",
-    "haystack annotate work --host 0.0.0.0 --database": "tests/annotate/test_team.py",
-    "haystack export work --database": "tests/annotate/test_team.py",
 }
 INSTEAD = {
     "haystack embed work source.images=/data/images": [
@@ -71,6 +71,7 @@ INSTEAD = {
         "haystack score work score.model=model.safetensors score.statistics=psg.json "
         "score.min_count=0"
     ],
+    "python examples/train_loop_psg_mini.py": ["python examples/train_loop_psg_mini.py --epochs 1"],
     "haystack annotate work": [
         "haystack annotate work",
         "haystack annotate work --answers-from psg-mini",
@@ -199,6 +200,8 @@ def test_the_documentation_is_built_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     built = (tmp_path / "built" / "reference" / "metrics.html").read_text(encoding="utf-8")
     assert "single-mpo" in built
+    assert "<math" in built
+    assert "\\frac" not in built, "formulas must be legible without a network"
     verbs = (tmp_path / "built" / "reference" / "verbs.html").read_text(encoding="utf-8")
     for name in haystack.cli.parser.build_parser()._subparsers._group_actions[0].choices:
         assert f"usage: haystack {name}" in verbs

@@ -54,6 +54,10 @@ def test_evaluate_in_training_loop():
     assert last["P-AUC"] == pytest.approx(mean, abs=1e-3)
 
 
+def test_the_bundled_model_in_a_training_loop():
+    epochs_of(run("examples/train_loop_psg_mini.py", "--device", "cpu", "--epochs", "4"))
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("torch.distributed.run") is None,
     reason="PyTorch lacks torch.distributed",
@@ -122,7 +126,13 @@ def test_ones_own_module_is_trained_graded_and_scores_a_campaign(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["evaluate_in_training_loop", "train_loop_ddp", "lightning_module", "own_relation_model"],
+    [
+        "evaluate_in_training_loop",
+        "train_loop_psg_mini",
+        "train_loop_ddp",
+        "lightning_module",
+        "own_relation_model",
+    ],
 )
 def test_docstrings_hold_the_command(name):
     assert f"examples/{name}.py" in (EXAMPLES / f"{name}.py").read_text().split('"""')[1]

@@ -24,11 +24,11 @@ async function present() {
   const dispute = disputes[0] ?? null;
   picture = null;
   setGold(Boolean(dispute?.gold));
-  at("dispute").hidden = !dispute;
+  for (const id of ["dispute", "gold", "later"]) at(id).hidden = !dispute;
   const ties = disputes.filter(({ is_tied }) => is_tied).length;
   at("summary").textContent = dispute
     ? `${disputes.length}${more ? " or more" : ""} to settle, ${ties} of them tied.`
-    : "Annotators agree wherever several answered.";
+    : "Nothing to settle: nobody contradicts anybody.";
   if (!dispute) return;
   const { question, votes } = dispute;
   at("question").replaceChildren(
