@@ -403,6 +403,7 @@ def chromium():
     )
     if path is None:
         pytest.skip("no browser: install the system package chromium, or set HAYSTACK_CHROMIUM")
+    api.expect.set_options(timeout=30_000)  # of a machine that does other work as well
     with api.sync_playwright() as playwright:
         options = {"executable_path": path, "args": ["--no-sandbox", "--disable-gpu"]}
         yield playwright.chromium, options

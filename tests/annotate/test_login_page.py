@@ -127,6 +127,7 @@ def test_answers_outlive_a_login_that_ends(page, service, accounts, sqlite_store
 def test_the_way_back_in_leads_to_the_page_and_vanishes(page, service, accounts, context):
     page.goto(f"{service.url}login#token={accounts.add('ann')}")
     expect(question(page)).to_contain_text("eating")
+    expect(page.locator("#stage")).not_to_have_class("waiting")  # its picture wants a login, too
     accounts.revoke("ann")
     press(page, "a")
     link = page.locator("#login-ended a")
