@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 playwright_api = pytest.importorskip(
@@ -115,6 +117,10 @@ def test_answers_outlive_a_login_that_ends(page, service, accounts, sqlite_store
 
     page.goto(f"{service.url}login#token={accounts.renew('ann')}")
     expect(page.locator("#shell .who")).to_have_text("ann")
+    # Until it has looked into its outbox, the page says that all is saved.
+    deadline = time.monotonic() + 30
+    while sqlite_store.event_count() < 3 and time.monotonic() < deadline:
+        page.wait_for_timeout(50)
     saved(page)
     answers = sqlite_store.answers()
     assert [(a.annotator, a.verdict) for a in answers if a.annotator == "ann"] == [
