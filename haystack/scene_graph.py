@@ -310,6 +310,34 @@ class RankedTriplets:
     ng_triplets: Triplets | None = None
 
 
+def best_triplets(
+    scores: RelationScores, count: int, *, min_score: float = 0.0
+) -> tuple[Triplets, npt.NDArray[np.float32]]:
+    """The most certain triplets of an image, each ordered pair with its best predicate.
+
+    Where the objects have scores, a triplet's score is the product of its three parts, as in SGDet.
+
+    Args:
+        scores: probabilities.
+        count: how many triplets at most.
+        min_score: leave out those below.
+
+    Returns:
+        int64 [K, 3], rows (subject, object, predicate), highest score first, ties by row; and
+        their scores, float32 [K].
+    """
+    if not len(scores.pairs):
+        return np.empty((0, 3), dtype=np.int64), np.empty(0, dtype=np.float32)
+    predicate = scores.scores.argmax(axis=1)
+    value = scores.scores.max(axis=1)
+    if scores.objects is not None and scores.objects.scores is not None:
+        value = value * scores.objects.scores[scores.pairs].prod(axis=1)
+    order = np.argsort(-value, kind="stable")[:count]
+    order = order[value[order] >= min_score]
+    rows = np.concatenate([scores.pairs[order], predicate[order, None]], axis=1)
+    return rows.astype(np.int64), value[order].astype(np.float32)
+
+
 Prediction = RelationScores | RankedTriplets
 """What a prediction file holds of one image."""
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
-import sys
 import tempfile
-import types
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from openpsg_pickles import Result, write_results
 
 from haystack.cli.configs import find_config
 from haystack.config import load_config
@@ -86,15 +84,6 @@ def _haystack_v1(folder: Path) -> None:
     np.save(folder / "P.npy", np.concatenate(rows))
 
 
-class Result:
-    """Pickles as OpenPSG's class of that name does."""
-
-    __module__ = "openpsg.models"
-
-    def __init__(self, **attributes):
-        self.__dict__.update(attributes)
-
-
 def _openpsg_result(path: Path, dataset, seed: int) -> None:
     """PredCls results of the test images that have relations, in OpenPSG's pickle."""
     scores = {image.image_id: image for image in predictions(dataset, seed)}
@@ -115,15 +104,4 @@ def _openpsg_result(path: Path, dataset, seed: int) -> None:
                 rel_dists=np.concatenate([none, image.scores[best]], axis=1),
             )
         )
-    modules = {name: types.ModuleType(name) for name in ("openpsg", "openpsg.models")}
-    modules["openpsg.models"].Result = Result
-    before = {name: sys.modules.get(name) for name in modules}
-    sys.modules.update(modules)
-    try:
-        path.write_bytes(pickle.dumps(results))
-    finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module
+    write_results(path, results)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from haystack import files
 from haystack.annotate.records import Proposal, Purpose, Verdict, check_names
+from haystack.annotate.store.times import moment_of
 from haystack.errors import InputError
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _moment(event: Mapping[str, Any]) -> datetime:
     text = event["created_at"]
     if not text.endswith("Z"):
         raise ValueError(f"expected 'created_at' as 2026-01-31T12:00:00.000000Z, got {text!r}")
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return moment_of(text)
 
 
 def _parsed(line: str, path: Path, where: str) -> dict[str, Any]:

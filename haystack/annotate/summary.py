@@ -15,7 +15,6 @@ import numpy as np
 from haystack.annotate.agreement import (
     THREE_CLASSES,
     Counts,
-    Proportion,
     bootstrap_interval,
     cohen_kappa,
     equally_rated,
@@ -27,6 +26,7 @@ from haystack.annotate.agreement import (
 from haystack.annotate.records import Verdict
 from haystack.annotate.tally import Pace, Person, Stream, Tally, patterns_of
 from haystack.annotate.yields import Outcomes, StopRule, yield_curve
+from haystack.proportion import Proportion
 
 ACTIVE_SECONDS = 600.0
 """Who answered within this time is at work now."""

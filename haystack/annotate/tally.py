@@ -10,13 +10,13 @@ from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from haystack.annotate.agreement import THREE_CLASSES, Counts
 from haystack.annotate.records import VERDICTS, Purpose, Verdict
+from haystack.annotate.store.times import moment_of
 from haystack.annotate.yields import Outcomes
 from haystack.errors import InputError
 
@@ -318,7 +318,7 @@ class Tally:
     # ------------------------------------------------------------------ how long people worked
 
     def _time(self, event: Event, person: Person, stream: Stream) -> None:
-        now = datetime.fromisoformat(event.created_at.replace("Z", "+00:00")).timestamp()
+        now = moment_of(event.created_at).timestamp()
         gap = -1.0 if person.last_seen is None else now - person.last_seen
         person.last_seen = now
         looked = (event.dwell_ms or 0) / 1000

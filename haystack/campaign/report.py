@@ -80,7 +80,7 @@ def yields(workspace: Workspace, answers: Answers) -> list[dict[str, Any]]:
     ``haystack.statistics.random_yield``, for the predicates as often as they were asked; None where
     the annotations behind ``score.statistics`` do not say.
     """
-    from haystack.annotate.agreement import Proportion
+    from haystack.proportion import Proportion
 
     share = _random_shares(workspace)
     names = workspace.vocabulary.predicate_classes

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,26 +65,29 @@ def _bench(args: argparse.Namespace) -> Outcome:
     """
     if args.benchmark is None:
         return _known()
+    from haystack import files
     from haystack.environment import environment
-    from haystack.evaluation.benchmark import run_benchmark
+    from haystack.evaluation.benchmark import open_inputs, run_benchmark
 
     benchmark = load_benchmark(args.benchmark)
     if args.out is None:
         raise InputError("expected --out RUN, the folder to write the result to")
-    with _predictions(args, benchmark) as (predictions, name):
-        result = run_benchmark(
-            benchmark,
-            predictions,
-            model=args.name or name,
-            annotations=args.annotations,
-            training=args.training,
-            no_relation=args.no_relation,
-            device=args.device,
-            environment=lambda: environment(args.device),
-        )
+    _check_asked(args, benchmark)
+    opened = open_inputs(benchmark, annotations=args.annotations, training=args.training)
+    if args.predictions is not None:
+        predictions, name = args.predictions, args.predictions.stem
+    else:
+        predictions, name = _predict(args, benchmark, opened[1])
+    result = run_benchmark(
+        benchmark,
+        predictions,
+        model=args.name or name,
+        opened=opened,
+        no_relation=args.no_relation,
+        device=args.device,
+        environment=lambda: environment(args.device),
+    )
     written = result.save(args.out)
-    from haystack import files
-
     files.write_text(args.out / "report.txt", f"{result}\n\n{result.report}\n")
     return Outcome(f"{result}\nwrote {written}", result.to_dict())
 
@@ -125,11 +126,9 @@ def _known() -> Outcome:
     return Outcome("\n".join(lines), {"benchmarks": data})
 
 
-@contextmanager
-def _predictions(args: argparse.Namespace, benchmark: Benchmark) -> Iterator[tuple[Path, str]]:
-    """The file to grade and the model's name; predicted into the run's folder if need be."""
+def _check_asked(args: argparse.Namespace, benchmark: Benchmark) -> None:
+    """Refuse what cannot be measured before anything is read."""
     if args.predictions is not None:
-        yield args.predictions, args.predictions.stem
         return
     if args.model is None and not args.baseline:
         raise InputError("expected what to measure: --predictions P, --model M or --baseline")
@@ -138,20 +137,23 @@ def _predictions(args: argparse.Namespace, benchmark: Benchmark) -> Iterator[tup
             f"{benchmark.name} asks for objects that the model finds; predict them with haystack "
             "predict PICTURES --segmenter ... --out P.parquet, and give --predictions P.parquet"
         )
-    from haystack.evaluation.benchmark import open_inputs
+
+
+def _predict(
+    args: argparse.Namespace, benchmark: Benchmark, dataset: SceneGraphDataset
+) -> tuple[Path, str]:
+    """Predict into the run's folder; returns the file and the model's name."""
     from haystack.io.prediction_parquet import write_prediction_parquet
     from haystack.models.relation.predict import predict_dataset
 
-    _, dataset = open_inputs(benchmark, annotations=args.annotations, training=args.training)
+    split: Any = benchmark.split  # checked by its class
+    written = args.out / "predictions.parquet"
     with tempfile.TemporaryDirectory() as counted:
         model, name = _model(args, benchmark, dataset, Path(counted))
-        split: Any = benchmark.split  # checked by its class
-        scores = predict_dataset(model, dataset, split)
-        total = len(dataset.split(split))
-        written = args.out / "predictions.parquet"
-        watched = Watched(scores, Progress("predict", "image", total))
-        write_prediction_parquet(watched, written, dataset.vocabulary.predicate_classes)
-    yield written, name
+        progress = Progress("predict", "image", len(dataset.split(split)))
+        scores = Watched(predict_dataset(model, dataset, split), progress)
+        write_prediction_parquet(scores, written, dataset.vocabulary.predicate_classes)
+    return written, name
 
 
 def _model(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from haystack.annotate.summary import Agreement, Summary
     from haystack.drawing.figures import PredicateCounts
     from haystack.pipeline.workspace import Workspace
-    from haystack.scene_graph import SceneGraphDataset
 
 _FACTS = "progress.json"  # in the workspace: counts that take long to make
 _TITLES = {
@@ -155,9 +154,10 @@ class _Facts:
     @cached_property
     def _of_reference(self) -> tuple[list[int], str]:
         from haystack.io import read_psg
+        from haystack.reporting.data_sets import reference_counts
 
         path = str(self._reference)
-        return _counts_of(read_psg(path, vocabulary=self._workspace.vocabulary), path)
+        return reference_counts(read_psg(path, vocabulary=self._workspace.vocabulary), path)
 
     @cached_property
     def _counted(self) -> dict[str, Any]:
@@ -186,6 +186,7 @@ class _Facts:
     def _count(self) -> dict[str, Any]:
         from haystack.cli.parser import jsonable
         from haystack.io import read_psg
+        from haystack.reporting.data_sets import reference_counts
         from haystack.statistics import TripletStatistics, random_yield
 
         config, vocabulary = self._workspace.config.score, self._workspace.vocabulary
@@ -195,20 +196,8 @@ class _Facts:
             graphs, vocabulary.num_objects, vocabulary.num_predicates
         )
         shares = random_yield(graphs, statistics, min_count=config.min_count)
-        positives, title = _counts_of(dataset, config.statistics)
+        positives, title = reference_counts(dataset, config.statistics)
         return {"random_yield": jsonable(shares), "positives": positives, "title": title}
-
-
-def _counts_of(dataset: SceneGraphDataset, path: str) -> tuple[list[int], str]:
-    """Positives of every predicate in the test split, if there is one, and what that is called."""
-    from haystack.statistics import DatasetSummary
-
-    split = dataset.split("test")
-    summary = DatasetSummary.from_graphs(
-        split or dataset.graphs, len(dataset.vocabulary.predicate_classes)
-    )
-    name = Path(path).stem
-    return summary.positives.tolist(), f"{name} test set" if split else name
 
 
 def _of_campaign(args: argparse.Namespace) -> Outcome:
@@ -300,27 +289,18 @@ def _rows(summary: Summary, reference: list[int] | None) -> list[PredicateCounts
 
 
 def _of_annotations(args: argparse.Namespace) -> Outcome:
-    from haystack.drawing.figures import PredicateCounts
     from haystack.io import read_psg
+    from haystack.reporting.data_sets import predicate_counts, reference_counts
     from haystack.statistics import DatasetSummary
 
     dataset = read_psg(str(args.workspace))
-    names = dataset.vocabulary.predicate_classes
-    summary = DatasetSummary.from_graphs(dataset.graphs, len(names))
     reference, title = None, "reference"
     if args.reference is not None:
         other = read_psg(args.reference, vocabulary=dataset.vocabulary)
-        reference, title = _counts_of(other, args.reference)
-    rows = [
-        PredicateCounts(
-            name,
-            int(summary.positives[p]),
-            int(summary.positives[p] + summary.negatives[p]),
-            reference[p] if reference else None,
-        )
-        for p, name in enumerate(names)
-    ]
-    rows = [row for row in rows if row.judged]
+        reference, title = reference_counts(other, args.reference)
+    names = dataset.vocabulary.predicate_classes
+    summary = DatasetSummary.from_graphs(dataset.graphs, len(names))
+    rows = [row for row in predicate_counts(names, summary, reference) if row.judged]
     written = _write(args.figures, rows, title)
     header = ("predicate", "judged", "positives", "percent")
     lines = table(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 
 import numpy as np
@@ -51,11 +50,6 @@ def thumbnail(image: Image.Image, *, width: int) -> bytes:
     small = image.copy()
     small.thumbnail((width, 10 * width))
     return _jpeg(small)
-
-
-def data_uri(content: bytes, mime: str = "image/jpeg") -> str:
-    """Bytes as a ``data:`` address, so that a page needs no other file."""
-    return f"data:{mime};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _outline(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -12,11 +12,12 @@ from haystack import Report, files
 from haystack.cli.truth import truth_from
 from haystack.demo.data import DemoData
 from haystack.demo.figures import yield_figure
-from haystack.demo.pictures import data_uri, proposal_picture
+from haystack.demo.pictures import proposal_picture
 from haystack.io.images import decode_image
 from haystack.pipeline.propose import Proposal
 from haystack.pipeline.tables import SegmentedImage
 from haystack.pipeline.workspace import CONTACT_SHEET, Workspace
+from haystack.reporting.examples import data_uri
 
 SHOWN = 8
 """Proposals shown per predicate."""

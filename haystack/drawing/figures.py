@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from haystack.drawing.palette import COLOURS, DARK, LINE, SOFT, hexadecimal
 from haystack.errors import InputError
+from haystack.proportion import Proportion
 
 Floats = npt.NDArray[np.float64]
 FigureKind = Literal["svg", "pdf"]
@@ -195,7 +196,8 @@ def positive_share_figure(rows: Sequence[PredicateCounts], *, kind: FigureKind =
     shares = [100 * row.positives / row.judged for row in shown]
     with _rows([row.name for row in shown], "Positive share") as (figure, axes):
         places = range(len(shown))
-        ends = np.array([_wilson(row.positives, row.judged) for row in shown]).reshape(-1, 2) * 100
+        intervals = [Proportion(row.positives, row.judged).interval() for row in shown]
+        ends = 100 * np.array(intervals).reshape(-1, 2)
         axes.barh(places, shares, height=0.68, color=_BLUE)
         axes.hlines(places, ends[:, 0], ends[:, 1], color=_DARK, linewidth=0.8)
         top = max([5.0, *ends[:, 1]])
@@ -236,15 +238,6 @@ def _times(ratio: float) -> str:
 
 def _percent(value: float) -> str:
     return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.2g}"
-
-
-def _wilson(hits: int, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % score interval (1927)."""
-    z, share = 1.959963984540054, hits / trials
-    centre = share + z * z / (2 * trials)
-    half = z * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
-    shrunk = 1 + z * z / trials
-    return max(0.0, (centre - half) / shrunk), min(1.0, (centre + half) / shrunk)
 
 
 # ---------------------------------------------------------------------- matplotlib

@@ -22,7 +22,7 @@ from haystack.evaluation.report import Report, without_nan
 from haystack.io.datasets import BUNDLED, find_annotations
 from haystack.io.haystack_npy import NoRelationColumn
 from haystack.io.psg import read_psg
-from haystack.metrics.kinds import LOWER_IS_BETTER, METRICS, PANOPTIC_METRICS
+from haystack.metrics.kinds import METRICS, PANOPTIC_METRICS
 from haystack.metrics.protocols import get_protocol
 from haystack.scene_graph import SceneGraphDataset
 from haystack.text import table
@@ -205,6 +205,10 @@ class BenchmarkResult:
         return "\n".join(lines)
 
 
+Opened = tuple[dict[str, dict[str, Any]], SceneGraphDataset]
+"""The ``inputs`` of a result, without the predictions; and the annotations."""
+
+
 def run_benchmark(
     benchmark: Benchmark,
     predictions: str | Path,
@@ -212,6 +216,7 @@ def run_benchmark(
     model: str,
     annotations: str | Path | None = None,
     training: str | Path | None = None,
+    opened: Opened | None = None,
     no_relation: NoRelationColumn = "last",
     device: str = "cpu",
     environment: Callable[[], Mapping[str, Any]] = dict,
@@ -224,6 +229,7 @@ def run_benchmark(
         model: the model's name, for tables.
         annotations: where they lie; needed where the definition names no bundled data set.
         training: the same of the training annotations.
+        opened: what :func:`open_inputs` gave, in place of the two before, where it was called.
         no_relation: where a ``.npy`` with P + 1 scores has "no relation".
         device: where the metrics run.
         environment: gives what the result records of the machine.
@@ -232,7 +238,9 @@ def run_benchmark(
         InputError: an input is missing or is not the benchmark's: another checksum, another number
             of images or predicates, or predictions of another task.
     """
-    inputs, dataset = open_inputs(benchmark, annotations=annotations, training=training)
+    if opened is None:
+        opened = open_inputs(benchmark, annotations=annotations, training=training)
+    inputs, dataset = dict(opened[0]), opened[1]
     source = Path(predictions)
     if not source.is_file():
         raise InputError("there is no such prediction file", path=source)
@@ -271,11 +279,8 @@ def open_inputs(
     *,
     annotations: str | Path | None = None,
     training: str | Path | None = None,
-) -> tuple[dict[str, dict[str, Any]], SceneGraphDataset]:
+) -> Opened:
     """Find and check what a benchmark grades against, before anything is predicted.
-
-    Returns:
-        The ``inputs`` of a result, without the predictions; and the annotations.
 
     Raises:
         InputError: see :func:`run_benchmark`.
@@ -437,13 +442,7 @@ def compare_results(
 def leaderboard(results: Sequence[BenchmarkResult]) -> list[BenchmarkResult]:
     """Results of one benchmark, the best first by its ``rank_by``; undefined ones last."""
     column = same_benchmark(results).rank_by
-    sign = 1 if column.partition("@")[0] in LOWER_IS_BETTER else -1
-
-    def place(result: BenchmarkResult) -> tuple[bool, float, str]:
-        value = result.report.metrics[column]
-        return value != value, 0.0 if value != value else sign * value, result.model
-
-    return sorted(results, key=place)
+    return sorted(results, key=lambda result: (result.report.place_by(column), result.model))
 
 
 def _place(what: str, known: str, given: str | Path | None, benchmark: Benchmark) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from haystack import files
 from haystack.devices import usable_device
 from haystack.errors import InputError
 from haystack.evaluation.evaluator import Measured, measure, prepare
-from haystack.evaluation.report import direction_text, entered_text, without_nan
+from haystack.evaluation.report import direction_text, entered_text, middle_recall, without_nan
 from haystack.evaluation.uncertainty import (
     ResampledMetrics,
     by_predicate,
@@ -180,8 +179,8 @@ class Comparison:
     def _shown(self) -> list[str]:
         """P-AUC, PDD, PDO and the recall at the middle K."""
         known = next(iter(self.per_predicate.values()), {})
-        recalls = [name for name in known if re.fullmatch(r"R@\d+", name)]
-        return [*(n for n in LABEL_METRICS if n in known), *recalls[len(recalls) // 2 :][:1]]
+        shown = (*LABEL_METRICS, middle_recall(known))
+        return [name for name in shown if name is not None and name in known]
 
     def _is_judged(self, metric: str) -> bool:
         return bool({"a", "b", "not told apart"} & self.predicates(metric).keys())

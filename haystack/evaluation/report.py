@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,6 +89,13 @@ class Report:
         """Write :meth:`to_dict` as JSON, atomically; ``run`` says there how it was computed."""
         files.write_json(path, self.to_dict() | ({} if run is None else {"run": dict(run)}))
 
+    def place_by(self, name: str) -> tuple[bool, float]:
+        """A key that sorts reports by one of their metrics, the best first, undefined ones last."""
+        value = self.metrics[name]
+        if math.isnan(value):
+            return True, 0.0
+        return False, value if name.partition("@")[0] in LOWER_IS_BETTER else -value
+
     def __str__(self) -> str:
         missing = [
             f"{self.support[key]} {what}"
@@ -117,9 +124,9 @@ class Report:
 
     def _predicate_table(self) -> list[str]:
         """Predicates that are labelled at all, and the means: the layout of the paper's Table 1."""
-        recalls = [name for name in self.metrics if re.fullmatch(r"mR@\d+", name)]
-        recall = recalls[len(recalls) // 2 :][:1]
-        means = [*(name for name in LABEL_METRICS if name in self.metrics), *recall]
+        recall = middle_recall(self.metrics, "mR")
+        shown = (*LABEL_METRICS, recall)
+        means = [name for name in shown if name is not None and name in self.metrics]
         if not means:
             return []
         columns = [name.removeprefix("m") for name in means]
@@ -253,6 +260,17 @@ class Report:
         ):
             lines.append("-: all resamples agree, which tells nothing of other images.")
         return lines
+
+
+def middle_recall(names: Iterable[str], kind: str = "R") -> str | None:
+    """The recall that tables show: that of the middle K; None where there is none.
+
+    Args:
+        names: of metrics, lower K first.
+        kind: ``R`` or ``mR``.
+    """
+    recalls = [name for name in names if re.fullmatch(rf"{kind}@\d+", name)]
+    return recalls[len(recalls) // 2] if recalls else None
 
 
 def entered_text(counted: Mapping[str, int], defined: Sequence[str]) -> list[str]:

@@ -25,8 +25,8 @@ from haystack.drawing.scene import DrawnTriplet, PictureKind, SceneDrawing, draw
 from haystack.io.panoptic_png import write_panoptic_png
 from haystack.io.prediction_parquet import write_prediction_parquet
 from haystack.io.psg_writer import PsgWriter
-from haystack.pipeline.predict import PredictedImage, best_triplets
-from haystack.scene_graph import RelationScores, Triplets
+from haystack.pipeline.predict import PredictedImage
+from haystack.scene_graph import RelationScores, Triplets, best_triplets
 from haystack.text import display_name
 from haystack.vocabulary import Vocabulary
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,36 @@ from haystack.drawing.figures import (
 )
 from haystack.io.psg import read_psg
 from haystack.reporting.charts import Chart, file_name
+from haystack.scene_graph import SceneGraphDataset
 from haystack.statistics import DatasetSummary
+
+
+def predicate_counts(
+    names: Sequence[str], summary: DatasetSummary, reference: Sequence[int] | None
+) -> list[PredicateCounts]:
+    """Labels of every predicate, in the vocabulary's order; "no relation" belongs to none.
+
+    Args:
+        names: of the P predicates.
+        summary: of the annotations.
+        reference: positives of every predicate in another data set, or None.
+    """
+    return [
+        PredicateCounts(name, positives, positives + negatives, reference[p] if reference else None)
+        for p, (name, positives, negatives) in enumerate(
+            zip(names, summary.positives.tolist(), summary.negatives.tolist(), strict=True)
+        )
+    ]
+
+
+def reference_counts(dataset: SceneGraphDataset, path: str | Path) -> tuple[list[int], str]:
+    """Positives of every predicate in the test split, if there is one, and what that is called."""
+    split = dataset.split("test")
+    summary = DatasetSummary.from_graphs(
+        split or dataset.graphs, len(dataset.vocabulary.predicate_classes)
+    )
+    name = Path(path).stem
+    return summary.positives.tolist(), f"{name} test set" if split else name
 
 
 def data_charts(path: str | Path, reference: str | Path | None) -> list[Chart]:
@@ -28,20 +58,14 @@ def data_charts(path: str | Path, reference: str | Path | None) -> list[Chart]:
         InputError: a file cannot be read, or the two have other predicates.
     """
     dataset = read_psg(path)
-    names = dataset.vocabulary.predicate_classes
-    summary = DatasetSummary.from_graphs(dataset.graphs, len(names))
-    compared = None
+    compared, name = None, ""
     if reference is not None:
         other = read_psg(reference, vocabulary=dataset.vocabulary)
-        graphs = other.split("test") if other.test_image_ids else other.graphs
-        compared = DatasetSummary.from_graphs(graphs, len(names)).positives.tolist()
-    rows = [
-        PredicateCounts(name, positives, positives + negatives, compared[p] if compared else None)
-        for p, (name, positives, negatives) in enumerate(
-            zip(names, summary.positives.tolist(), summary.negatives.tolist(), strict=True)
-        )
-        if positives + negatives or (compared and compared[p])
-    ]
+        compared, name = reference_counts(other, reference)
+    names = dataset.vocabulary.predicate_classes
+    summary = DatasetSummary.from_graphs(dataset.graphs, len(names))
+    rows = predicate_counts(names, summary, compared)
+    rows = [row for row in rows if row.judged or row.reference]
     own = Path(path).stem
     stem = file_name(own)
     charts = [
@@ -55,7 +79,6 @@ def data_charts(path: str | Path, reference: str | Path | None) -> list[Chart]:
     ]
     if reference is None:
         return charts
-    name = f"{Path(reference).stem} test set" if other.test_image_ids else Path(reference).stem
     size = partial(relative_size_figure, rows, reference=name)
     positives_of = partial(positives_figure, rows, reference=name, own=own)
     return [

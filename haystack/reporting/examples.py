@@ -75,9 +75,9 @@ def example(outcome: ImageOutcome, dataset: SceneGraphDataset) -> Example:
         title=PurePosixPath(graph.file_name).name,
         caption=f"the {min(_TRIPLETS, len(triplets))} most certain triplets",
     )
-    return Example(heading, data_uri(draw_scene(drawing, kind="jpg"), "image/jpeg"), truths)
+    return Example(heading, data_uri(draw_scene(drawing, kind="jpg")), truths)
 
 
-def data_uri(content: bytes, mime: str) -> str:
+def data_uri(content: bytes, mime: str = "image/jpeg") -> str:
     """Bytes as a ``data:`` address, so that a page needs no other file."""
     return f"data:{mime};base64,{base64.b64encode(content).decode('ascii')}"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 from haystack.errors import InputError
-from haystack.evaluation.report import Report, direction_text
+from haystack.evaluation.report import Report, direction_text, middle_recall
 from haystack.metrics.kinds import LABEL_METRICS, LOWER_IS_BETTER
 from haystack.reporting.runs import Run
 from haystack.reporting.tables import Cell, Estimate, Table
@@ -28,7 +27,7 @@ def table_1(runs: Sequence[Run], recalls: Mapping[str, Report] | None = None) ->
         InputError: ``recalls`` lacks a model.
     """
     sources = [_recall_source(run, recalls) for run in runs]
-    recall = _middle_recall(sources[0])
+    recall = middle_recall(next(iter(sources[0].per_predicate.values()), {}))
     columns = [name for name in LABEL_METRICS if name in runs[0].report.metrics]
     shown = [*columns, *([recall] if recall else [])]
     first = runs[0].report
@@ -40,7 +39,7 @@ def table_1(runs: Sequence[Run], recalls: Mapping[str, Report] | None = None) ->
     rows: list[list[Cell]] = []
     for name in names:
         values = [
-            _estimate(source.report if column in columns else recalled, column, name)
+            estimate(source.report if column in columns else recalled, column, name)
             for source, recalled in zip(runs, sources, strict=True)
             for column in shown
         ]
@@ -48,7 +47,7 @@ def table_1(runs: Sequence[Run], recalls: Mapping[str, Report] | None = None) ->
         best = _marked(values, shown)
         rows.append([name, *best, counts["positives"], counts["negatives"]])
     means = [
-        _estimate(source.report if column in columns else recalled, _mean_of(column))
+        estimate(source.report if column in columns else recalled, _mean_of(column))
         for source, recalled in zip(runs, sources, strict=True)
         for column in shown
     ]
@@ -73,15 +72,8 @@ def leaderboard_table(runs: Sequence[Run]) -> Table:
     result = runs[0].result
     columns = list(result.benchmark.columns) if result else _headline(runs[0].report)
     rank_by = result.benchmark.rank_by if result else columns[0]
-    sign = 1 if rank_by in LOWER_IS_BETTER else -1
-
-    def place(run: Run) -> tuple[bool, float, str]:
-        value = run.report.metrics[rank_by]
-        undefined = math.isnan(value)
-        return undefined, 0.0 if undefined else sign * value, run.name
-
-    ordered = sorted(runs, key=place)
-    values = {run.name: [_estimate(run.report, column) for column in columns] for run in ordered}
+    ordered = sorted(runs, key=lambda run: (run.report.place_by(rank_by), run.name))
+    values = {run.name: [estimate(run.report, column) for column in columns] for run in ordered}
     for number, column in enumerate(columns):
         cells = [values[run.name][number] for run in ordered]
         for run, cell in zip(ordered, _marked(cells, [column]), strict=True):
@@ -153,12 +145,6 @@ def _recall_source(run: Run, recalls: Mapping[str, Report] | None) -> Report:
     return recalls[run.name]
 
 
-def _middle_recall(report: Report) -> str | None:
-    known = next(iter(report.per_predicate.values()), {})
-    recalls = [name for name in known if re.fullmatch(r"R@\d+", name)]
-    return recalls[len(recalls) // 2] if recalls else None
-
-
 def _headline(report: Report) -> list[str]:
     wanted = ("P-AUC", "PDD", "PDO", "R@50", "mR@50", "ngR@50", "ng-mR@50", "PQ")
     return [name for name in wanted if name in report.metrics] or list(report.metrics)[:6]
@@ -168,7 +154,14 @@ def _mean_of(column: str) -> str:
     return column if column in LABEL_METRICS else f"m{column}"
 
 
-def _estimate(report: Report, column: str, predicate: str | None = None) -> Estimate:
+def estimate(report: Report, column: str, predicate: str | None = None) -> Estimate:
+    """A value of a report with its interval, NaN where it has none.
+
+    Args:
+        report: the numbers.
+        column: name of the metric.
+        predicate: the value of this predicate; None = the scalar.
+    """
     values = report.metrics if predicate is None else report.per_predicate.get(predicate, {})
     value = float(values.get(column, math.nan))
     if report.uncertainty is None:

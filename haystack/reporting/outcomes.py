@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from haystack.errors import InputError
 from haystack.evaluation.benchmark import BenchmarkResult
 from haystack.evaluation.predictions import open_predictions
 from haystack.io.psg import read_psg
+from haystack.metrics.functional.ranking import relation_probabilities
 from haystack.metrics.protocols import get_protocol
 from haystack.scene_graph import (
     NO_RELATION,
@@ -20,6 +23,7 @@ from haystack.scene_graph import (
     SceneGraph,
     SceneGraphDataset,
     Triplets,
+    best_triplets,
 )
 
 _FEWEST_RELATIONS = 3
@@ -80,11 +84,14 @@ class Outcomes:
     worst: tuple[ImageOutcome, ...]
 
 
-def model_outcomes(result: BenchmarkResult, *, examples: int = 4) -> Outcomes:
+def model_outcomes(
+    result: BenchmarkResult, dataset: SceneGraphDataset | None = None, *, examples: int = 4
+) -> Outcomes:
     """Read a result's predictions again, image by image.
 
     Args:
         result: of a benchmark of PredCls.
+        dataset: the annotations, where they were read already.
         examples: how many best and how many worst images are kept.
 
     Raises:
@@ -97,7 +104,8 @@ def model_outcomes(result: BenchmarkResult, *, examples: int = 4) -> Outcomes:
             f"{result.benchmark.name} is {result.benchmark.task}"
         )
     keep = get_protocol(result.benchmark.protocol).repeated_labels == "keep"
-    dataset = read_psg(result.input_file("annotations"), allow_contradictions=keep)
+    if dataset is None:
+        dataset = read_psg(result.input_file("annotations"), allow_contradictions=keep)
     graphs = {g.image_id: g for g in dataset.split(result.benchmark.split)}  # type: ignore[arg-type]
     source = open_predictions(
         result.input_file("predictions"),
@@ -118,14 +126,19 @@ def model_outcomes(result: BenchmarkResult, *, examples: int = 4) -> Outcomes:
         truth = None if graph is None else annotated_triplets(graph)
         if graph is None or truth is None or not len(truth):
             continue
-        probabilities = _probabilities(image, from_logits=source.from_logits)
-        row_of = {pair: row for row, pair in enumerate(map(tuple, image.pairs.tolist()))}
-        rows = np.array([row_of.get((s, o), -1) for s, o, _ in truth.tolist()])
-        known = rows >= 0
-        best = probabilities.argmax(axis=1)
-        np.add.at(confusion, (truth[known, 2], best[rows[known]]), 1)
-        np.add.at(lacking, truth[~known, 2], 1)
-        extremes.add(_outcome(graph, truth, rows, image.pairs, probabilities, k))
+        if source.from_logits:
+            image = replace(image, scores=_probabilities(image))
+        predicted, scores = best_triplets(image, len(image.pairs))
+        ranked = {(s, o): (rank, p) for rank, (s, o, p) in enumerate(predicted.tolist())}
+        truths = []
+        for s, o, p in truth.tolist():
+            rank, best = ranked.get((s, o), (None, None))
+            if best is None:
+                lacking[p] += 1
+            else:
+                confusion[p, best] += 1
+            truths.append(RankedTruth(s, o, p, rank if best == p else None))
+        extremes.add(_outcome(graph, truths, predicted, scores, k))
     for graph in graphs.values():  # never predicted
         np.add.at(lacking, annotated_triplets(graph)[:, 2], 1)
     best_images, worst_images = extremes.chosen()
@@ -140,43 +153,27 @@ def annotated_triplets(graph: SceneGraph) -> Triplets:
 
 def _outcome(
     graph: SceneGraph,
-    truth: Triplets,
-    rows: npt.NDArray[np.int64],
-    pairs: npt.NDArray[np.int64],
-    probabilities: npt.NDArray[np.float32],
+    truths: Sequence[RankedTruth],
+    predicted: Triplets,
+    scores: npt.NDArray[np.float32],
     k: int,
 ) -> ImageOutcome:
-    best, value = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    order = np.argsort(-value, kind="stable")
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    truths = tuple(
-        RankedTruth(s, o, p, int(place[row]) if row >= 0 and best[row] == p else None)
-        for (s, o, p), row in zip(truth.tolist(), rows.tolist(), strict=True)
-    )
-    ranks = [t.rank for t in truths if t.rank is not None]
-    first = order[:_KEPT]
+    ranks = [truth.rank for truth in truths if truth.rank is not None]
     return ImageOutcome(
         graph=graph,
         k=k,
         recall=sum(rank < k for rank in ranks) / len(truths),
         mean_reciprocal_rank=sum(1 / (1 + rank) for rank in ranks) / len(truths),
-        truths=truths,
-        predicted=np.concatenate([pairs[first], best[first, None]], axis=1).astype(np.int64),
-        scores=value[first].astype(np.float32),
+        truths=tuple(truths),
+        predicted=predicted[:_KEPT],
+        scores=scores[:_KEPT],
     )
 
 
-def _probabilities(image: RelationScores, *, from_logits: bool) -> npt.NDArray[np.float32]:
-    if not from_logits:
-        return image.scores
-    columns = [image.scores]
-    if image.no_relation is not None:
-        columns.append(image.no_relation[:, None])
-    logits = np.concatenate(columns, axis=1)
-    exponent = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
-    probabilities: npt.NDArray[np.float32] = exponent / exponent.sum(axis=1, keepdims=True)
-    return probabilities[:, : image.scores.shape[1]]
+def _probabilities(image: RelationScores) -> npt.NDArray[np.float32]:
+    assert image.no_relation is not None  # or the logits could not have been graded
+    logits, no_relation = map(torch.from_numpy, (image.scores, image.no_relation))
+    return relation_probabilities(logits, no_relation).numpy()
 
 
 @dataclass

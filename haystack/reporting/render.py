@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -25,7 +24,7 @@ from haystack import files
 from haystack.drawing.figures import FigureKind
 from haystack.errors import InputError, MissingDependencyError
 from haystack.evaluation.benchmark import SAME
-from haystack.evaluation.report import Report
+from haystack.evaluation.report import Report, middle_recall
 from haystack.io.psg import read_psg
 from haystack.metrics.kinds import LOWER_IS_BETTER
 from haystack.reporting.charts import (
@@ -40,6 +39,7 @@ from haystack.reporting.charts import (
 from haystack.reporting.data_sets import data_charts
 from haystack.reporting.examples import Example, data_uri, example
 from haystack.reporting.models import (
+    estimate,
     leaderboard_table,
     provenance_table,
     support_notes,
@@ -168,9 +168,8 @@ def _models_section(runs: Sequence[Run], recalls: Mapping[str, Report] | None) -
 
 def _predicates_section(runs: Sequence[Run]) -> Section | None:
     report = runs[0].report
-    known = {name for values in report.per_predicate.values() for name in values}
-    recalls = sorted((n for n in known if re.fullmatch(r"R@\d+", n)), key=lambda n: int(n[2:]))
-    recall = recalls[len(recalls) // 2] if recalls else None
+    known = next(iter(report.per_predicate.values()), {})
+    recall = middle_recall(known)
     charts = []
     for metric in ("P-AUC", "PDD", "PDO", recall):
         if metric is None or metric not in known:
@@ -187,7 +186,7 @@ def _predicates_section(runs: Sequence[Run]) -> Section | None:
         lower = metric in LOWER_IS_BETTER
         charts.append(predicate_bars(metric, names, chosen, lower_is_better=lower))
     predicates = list(report.per_predicate)
-    if {"PDD", "PDO"} <= known:
+    if {"PDD", "PDO"} <= known.keys():
         pdd, pdo = ({r.name: _vector(r.report, m) for r in runs} for m in ("PDD", "PDO"))
         charts.append(displacement(predicates, pdd, pdo))
     if recall is not None and "P-AUC" in known:
@@ -245,7 +244,8 @@ def _data_section(
 
 
 def _outcomes(runs: Sequence[Run], examples: int, left_out: list[str]) -> dict[str, Outcomes]:
-    found = {}
+    found: dict[str, Outcomes] = {}
+    dataset = None  # of the first run: all were measured on the same
     for run in runs:
         if run.result is None:
             left_out.append(
@@ -254,7 +254,8 @@ def _outcomes(runs: Sequence[Run], examples: int, left_out: list[str]) -> dict[s
             )
             continue
         try:
-            found[run.name] = model_outcomes(run.result, examples=examples)
+            found[run.name] = model_outcomes(run.result, dataset, examples=examples)
+            dataset = found[run.name].dataset
         except InputError as error:
             left_out.append(f"Confusion and examples of {run.name}: {error}")
     return found
@@ -330,16 +331,11 @@ def _markdown(title: str, sections: Sequence[Section], left_out: Sequence[str]) 
     return "\n".join(parts)
 
 
-def _vector(report: Report, metric: str) -> Floats:
-    values = [float(v.get(metric, np.nan)) for v in report.per_predicate.values()]
-    return np.array(values, dtype=np.float64)
-
-
 def _with_intervals(report: Report, metric: str) -> tuple[Floats, Floats, Floats]:
-    value = _vector(report, metric)
-    if report.uncertainty is None:
-        return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
-    known = report.uncertainty.per_predicate
-    low = [known[name][metric].low for name in report.per_predicate]
-    high = [known[name][metric].high for name in report.per_predicate]
-    return value, np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
+    rows = [estimate(report, metric, name)[:3] for name in report.per_predicate]
+    value, low, high = np.array(rows, dtype=np.float64).reshape(-1, 3).T
+    return value, low, high
+
+
+def _vector(report: Report, metric: str) -> Floats:
+    return _with_intervals(report, metric)[0]

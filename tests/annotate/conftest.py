@@ -392,6 +392,15 @@ def run_service():
         service.stop()
 
 
+@pytest.fixture
+def expect():
+    """Playwright's assertions that wait."""
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="browser tests need the package playwright"
+    )
+    return api.expect
+
+
 @pytest.fixture(scope="module")  # while it is there, asyncio.run is refused in this thread
 def chromium():
     """Playwright's browser type, and the options that launch the system's Chromium with it."""

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haystack.annotate.agreement import (
-    Proportion,
     bootstrap_interval,
     cohen_kappa,
     count_ratings,
@@ -22,6 +21,7 @@ from haystack.annotate.agreement import (
     observed_agreement,
 )
 from haystack.errors import InputError
+from haystack.proportion import Proportion
 
 # Fleiss (1971), table 1 in its later form: 14 raters, 10 subjects, 5 classes; kappa 0.210.
 FLEISS = np.array(

@@ -133,14 +133,6 @@ def test_annotators_neither_see_nor_choose(client, clusters):
 
 
 @pytest.fixture
-def expect():
-    api = pytest.importorskip(
-        "playwright.sync_api", reason="browser tests need the package playwright"
-    )
-    return api.expect
-
-
-@pytest.fixture
 def page(context, run_service, sqlite_store, media, clusters, expect):
     part = functools.partial(add_clusters, clusters=clusters)
     service = run_service(sqlite_store, media, parts=[part])

@@ -249,14 +249,6 @@ def test_pairs_that_somebody_called_correct_and_nobody_contradicted(store, make_
 
 
 @pytest.fixture
-def expect():
-    api = pytest.importorskip(
-        "playwright.sync_api", reason="browser tests need the package playwright"
-    )
-    return api.expect
-
-
-@pytest.fixture
 def open_page(context, run_service, sqlite_store, media, make_queue, make_desk):
     """Opens the page as somebody; what goes wrong in it fails the test."""
     sqlite_store.load_proposals(make_queue(), round=0)

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import os
-import pickle
-import sys
-import types
 
 import numpy as np
 import pytest
+from openpsg_pickles import Result, write_results
 
 from haystack.errors import InputError
 from haystack.evaluation import evaluate
@@ -15,14 +13,6 @@ from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_trip
 from haystack.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary(("person", "dog"), ("sky",), ("on", "beside", "eating"))
-PACKAGES = ("openpsg", "openpsg.models")
-
-
-class Result:
-    __module__ = "openpsg.models"
-
-    def __init__(self, **attributes):
-        self.__dict__.update(attributes)
 
 
 def graph(image_id, relations=((0, 1, 0),), negatives=()):
@@ -67,22 +57,10 @@ def nothing_found():
     return Result(refine_bboxes=None, labels=[torch.zeros(0, dtype=torch.int64)], bboxes=[])
 
 
-def write(path, results, protocol=2):
-    for name in PACKAGES:
-        sys.modules[name] = types.ModuleType(name)
-    sys.modules["openpsg.models"].Result = Result
-    try:
-        path.write_bytes(pickle.dumps(results, protocol=protocol))
-    finally:
-        for name in PACKAGES:
-            del sys.modules[name]
-    return path
-
-
 def one(tmp_path, **changes):
     """The only image of a result."""
     (image,) = read_openpsg_result(
-        write(tmp_path / "r.pkl", [result(**changes)]), dataset(graph("7"))
+        write_results(tmp_path / "r.pkl", [result(**changes)]), dataset(graph("7"))
     )
     return image
 
@@ -91,7 +69,7 @@ def one(tmp_path, **changes):
 def test_results_are_read_in_the_order_of_the_test_split(tmp_path, protocol):
     graphs = [graph("9"), graph("2"), graph("empty", ()), graph("5"), graph("train")]
     results = [result(1), result(2), nothing_found()]
-    path = write(tmp_path / "r.pkl", results, protocol)
+    path = write_results(tmp_path / "r.pkl", results, protocol)
     images = read_openpsg_result(path, dataset(*graphs, test=["5", "2", "9", "empty"]))
     assert len(images) == 3
     assert not images.from_logits
@@ -145,7 +123,7 @@ def test_a_minus_one_keeps_a_record_as_upstream(tmp_path):
     graphs = [graph("1"), graph("2", (), [(0, 1, -1)]), graph("3", (), [(0, 1, 2)])]
 
     def ids(count):
-        path = write(tmp_path / "r.pkl", [result(i) for i in range(count)])
+        path = write_results(tmp_path / "r.pkl", [result(i) for i in range(count)])
         return [image.image_id for image in OpenPsgResult(path, dataset(*graphs))]
 
     assert ids(1) == ["1"]
@@ -159,18 +137,18 @@ def test_a_minus_one_keeps_a_record_as_upstream(tmp_path):
 
 
 def test_without_a_test_split_all_images_count(tmp_path):
-    path = write(tmp_path / "r.pkl", [result(0), result(1)])
+    path = write_results(tmp_path / "r.pkl", [result(0), result(1)])
     images = read_openpsg_result(path, dataset(graph("1"), graph("2"), test=()))
     assert [image.image_id for image in images] == ["1", "2"]
 
 
 def test_logits_are_told_from_probabilities(tmp_path):
     logits = np.array([[1.0, -3.0, 0.5, 2.0]] * 3)
-    path = write(tmp_path / "r.pkl", [nothing_found(), result(rel_dists=logits), result(1)])
+    path = write_results(tmp_path / "r.pkl", [nothing_found(), result(rel_dists=logits), result(1)])
     images = read_openpsg_result(path, dataset(graph("1"), graph("2"), graph("3")))
     assert images.from_logits
     assert len(list(images)) == 3
-    write(path, [result(1), result(rel_dists=logits)])
+    write_results(path, [result(1), result(rel_dists=logits)])
     images = read_openpsg_result(path, dataset(graph("1"), graph("2")))
     assert not images.from_logits
     with pytest.raises(InputError, match=r"image 2: expected probabilities under 'rel_dists'"):
@@ -179,7 +157,7 @@ def test_logits_are_told_from_probabilities(tmp_path):
 
 def test_a_pair_given_again(tmp_path):
     pairs = np.array([[2, 0], [0, 1], [2, 0]])
-    path = write(tmp_path / "r.pkl", [result(rel_pair_idxes=pairs)])
+    path = write_results(tmp_path / "r.pkl", [result(rel_pair_idxes=pairs)])
     data = dataset(graph("7"))
     with pytest.raises(
         InputError, match=r"image 7: the pair \(2, 0\) is given twice, the second time in row 2"
@@ -221,7 +199,7 @@ def test_what_does_not_fit_is_an_error(tmp_path, changes, message):
 
 
 def test_other_pickles_are_errors(tmp_path):
-    path = write(tmp_path / "r.pkl", [{"img_id": "1"}])
+    path = write_results(tmp_path / "r.pkl", [{"img_id": "1"}])
     with pytest.raises(InputError, match="image 7: expected a Result, got a value of type dict"):
         read_openpsg_result(path, dataset(graph("7")))
 
@@ -246,7 +224,7 @@ def test_the_order_of_rows_is_the_rank_whatever_the_scores(tmp_path):
         rows.rel_dists, rows.rel_pair_idxes = scores[order], rows.rel_pair_idxes[order]
         rows.labels, rows.masks = np.array([1, 2, 3]), None
         rows.refine_bboxes = np.array([[0, 0, 2, 2, 1]] * 3, np.float32)
-        path = write(tmp_path / f"{name}.pkl", [rows])
+        path = write_results(tmp_path / f"{name}.pkl", [rows])
         found[name] = evaluate(data, path, protocol="openpsg", ks=(1, 3)).metrics
     assert (found["first"]["R@1"], found["last"]["R@1"]) == (1.0, 0.0)
     assert found["last"]["R@3"] == 1.0

@@ -12,9 +12,9 @@ from PIL import Image
 
 from haystack.errors import InputError
 from haystack.models.relation.inputs import RelationLogits, all_pairs
-from haystack.pipeline.predict import best_triplets, predict_images
+from haystack.pipeline.predict import predict_images
 from haystack.pipeline.segmenters.base import Segmentation
-from haystack.scene_graph import MaskRuns, PredictedObjects, RelationScores, Segment
+from haystack.scene_graph import MaskRuns, PredictedObjects, RelationScores, Segment, best_triplets
 from haystack.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary(("person", "dog"), ("grass",), ("on", "beside"))

@@ -7,12 +7,12 @@ import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from haystack.annotate.store.database import Database
 from haystack.annotate.store.schema import annotators
-from haystack.annotate.store.times import utc_now
+from haystack.annotate.store.times import moment_of, timestamp, utc_now
 from haystack.errors import InputError
 
 # These follow the imports above, which explain a missing SQLAlchemy.
@@ -123,7 +123,7 @@ class Accounts:
         Raises:
             InputError: there is no such account.
         """
-        self._change(name, revoked_at=_text(self._clock()))
+        self._change(name, revoked_at=timestamp(self._clock()))
 
     def all(self) -> tuple[Account, ...]:
         """Every account, by name."""
@@ -136,7 +136,10 @@ class Accounts:
         query = select(func.count()).where(
             annotators.c.revoked_at.is_(None),
             # ISO 8601 in one time zone: their order as text is that of the times.
-            or_(annotators.c.expires_at.is_(None), annotators.c.expires_at > _text(self._clock())),
+            or_(
+                annotators.c.expires_at.is_(None),
+                annotators.c.expires_at > timestamp(self._clock()),
+            ),
         )
         with self._database.read() as connection:
             return connection.execute(query).scalar_one() > 0
@@ -171,12 +174,12 @@ class Accounts:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         now = self._clock()
         try:
-            expires_at = None if lifetime is None else _text(now + lifetime)
+            expires_at = None if lifetime is None else timestamp(now + lifetime)
         except OverflowError:
             raise InputError(f"{lifetime} from now is beyond the calendar") from None
         return token, {
             "token_hash": digest_of(token),
-            "created_at": _text(now),
+            "created_at": timestamp(now),
             "expires_at": expires_at,
             "revoked_at": None,
         }
@@ -204,18 +207,14 @@ def _check_name(name: str) -> None:
         )
 
 
-def _text(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
-
-
 def _account(row: Row[Any]) -> Account:
     def moment(text: str | None) -> datetime | None:
-        return None if text is None else datetime.fromisoformat(text)
+        return None if text is None else moment_of(text)
 
     return Account(
         name=row.name,
         role=row.role,
-        created_at=datetime.fromisoformat(row.created_at),
+        created_at=moment_of(row.created_at),
         expires_at=moment(row.expires_at),
         revoked_at=moment(row.revoked_at),
     )

@@ -14,7 +14,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from haystack.annotate.records import KeyConflictError, Proposal
@@ -26,7 +26,7 @@ from haystack.annotate.store.schema import (
     proposals,
     wordings,
 )
-from haystack.annotate.store.times import utc_now
+from haystack.annotate.store.times import timestamp, utc_now
 from haystack.errors import ConflictError, InputError
 
 # These follow the imports above, which explain a missing SQLAlchemy.
@@ -142,7 +142,7 @@ class Wordings:
                 **content,
                 key=key,
                 shown=json.dumps([list(pair) for pair in shown]),
-                created_at=_timestamp(self._clock()),
+                created_at=timestamp(self._clock()),
             )
             .on_conflict_do_nothing()
         )
@@ -271,7 +271,7 @@ class PredicateNames:
                 "name": name,
                 "help": help,
                 "set_by": set_by,
-                "set_at": _timestamp(self._clock()),
+                "set_at": timestamp(self._clock()),
             }
             statement = predicate_names.insert().values(**content).returning(predicate_names.c.id)
             edition = int(connection.execute(statement).scalar_one())
@@ -359,11 +359,6 @@ def _wording(row: Row[Any]) -> Wording:
 
 def _name(row: Row[Any]) -> PredicateName:
     return PredicateName(row.predicate, row.name, row.help, row.set_by, row.set_at, row.id)
-
-
-def _timestamp(moment: datetime) -> str:
-    text = moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
-    return text.replace("+00:00", "Z")
 
 
 def affirmed_pairs(database: Database) -> dict[int, list[Proposal]]:
