@@ -32,15 +32,42 @@ def differences(locked: dict[str, str], installed: dict[str, str]) -> list[str]:
     ]
 
 
-def main(lock: str, installed: str) -> int:
+def read_lock(path: Path) -> dict[str, str]:
+    """Distribution -> version of a lock file; SystemExit with a sentence where it has none."""
+    packages = locked(_text(path))
+    if not packages:
+        sys.exit(f"{path} locks no package: a file of lines like 'numpy==2.4.6 \\' is expected")
+    return packages
+
+
+def read_installed(path: Path) -> dict[str, str]:
+    """Distribution -> version as the image told it; SystemExit with a sentence where it did not."""
+    try:
+        installed = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        sys.exit(f"{path} is not JSON ({error}): did the image's Python end early?")
+    if not isinstance(installed, dict) or not all(isinstance(v, str) for v in installed.values()):
+        sys.exit(f'{path} is not an object of names and versions, as in {{"numpy": "2.4.6"}}')
+    return installed
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        sys.exit(f"{path} cannot be read: {error.strerror}")
+    except UnicodeDecodeError as error:
+        sys.exit(f"{path} is not a text in UTF-8: {error.reason} at byte {error.start}")
+
+
+def main(lock: Path, installed: Path) -> int:
     """Compare two files; exit code 1 where they differ."""
-    found = differences(
-        locked(Path(lock).read_text(encoding="utf-8")),
-        json.loads(Path(installed).read_text(encoding="utf-8")),
-    )
+    found = differences(read_lock(lock), read_installed(installed))
     print("\n".join(found) or f"the installed packages are those of {lock}", file=sys.stderr)
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    if len(sys.argv) != 3:
+        sys.exit("usage: compare_installed.py LOCK JSON")
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -11,6 +11,7 @@ Equal inputs give equal bytes.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 import subprocess
@@ -24,22 +25,32 @@ ROOT = Path(__file__).parent.parent
 
 
 def of_lock(lock: Path) -> dict[str, Any]:
-    """The bill of a lock file, by the tool of CycloneDX's makers."""
+    """The bill of a lock file, by the tool of CycloneDX's makers.
+
+    Raises:
+        SystemExit: with a sentence, where the file or the tool is missing or damaged.
+    """
+    if "==" not in _text(lock):
+        sys.exit(f"{lock} locks no package: make lock writes it anew")
+    if importlib.util.find_spec("cyclonedx_py") is None:
+        sys.exit("cyclonedx-bom is not installed: pip install 'haystack-psg[image]', or make sbom")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "sbom.json"
         tool = (sys.executable, "-W", "ignore", "-m", "cyclonedx_py", "requirements", lock)
         about = ("--pyproject", ROOT / "pyproject.toml", "--mc-type", "application")
         form = ("--spec-version", "1.6", "--output-reproducible", "--output-file", out)
-        subprocess.run((*tool, *about, *form), check=True)
+        if done := subprocess.run((*tool, *about, *form), check=False).returncode:
+            sys.exit(f"{lock}: cyclonedx_py wrote no bill of it (exit code {done}, see above)")
         content: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
         return content
 
 
 def base_image(dockerfile: str) -> dict[str, Any]:
-    """The component that the images are built on."""
-    name, digest = re.search(
-        r"^ARG BASE_IMAGE=(\S+)@sha256:([0-9a-f]{64})$", dockerfile, re.MULTILINE
-    ).groups()  # type: ignore[union-attr]  # tests hold the Dockerfile to it
+    """The component that the images are built on; SystemExit where the Dockerfile names none."""
+    found = re.search(r"^ARG BASE_IMAGE=(\S+)@sha256:([0-9a-f]{64})$", dockerfile, re.MULTILINE)
+    if found is None:
+        sys.exit("docker/Dockerfile has no line 'ARG BASE_IMAGE=NAME@sha256:DIGEST'")
+    name, digest = found.groups()
     return {
         "type": "container",
         "bom-ref": "base-image",
@@ -50,10 +61,22 @@ def base_image(dockerfile: str) -> dict[str, Any]:
 
 
 def debian_packages(listing: str) -> list[dict[str, Any]]:
-    """A component for each line of name, version and architecture."""
+    """A component for each line of name, version and architecture.
+
+    Raises:
+        SystemExit: with a sentence, at a line of another kind or where there is none.
+    """
+    if not listing.strip():
+        sys.exit("the list of Debian's packages is empty: make image-test writes it anew")
     components = []
     for line in sorted(listing.splitlines()):
-        name, version, architecture = line.split()
+        try:
+            name, version, architecture = line.split()
+        except ValueError:
+            sys.exit(
+                "the list of Debian's packages has name, version and architecture in each line, "
+                f"not {line!r}: make image-test writes it anew"
+            )
         url = f"pkg:deb/debian/{name}@{quote(version, safe='')}?arch={architecture}"
         components.append(
             {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
@@ -61,20 +84,32 @@ def debian_packages(listing: str) -> list[dict[str, Any]]:
     return components
 
 
-def main() -> None:
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        sys.exit(f"{path} cannot be read: {error.strerror}")
+    except UnicodeDecodeError as error:
+        sys.exit(f"{path} is not a text in UTF-8: {error.reason} at byte {error.start}")
+
+
+def main(argv: list[str] | None = None) -> None:
     """Write the file that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("flavour", choices=("cpu", "cuda"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--debian", type=Path, metavar="PACKAGES.txt")
-    args = parser.parse_args()
-    content = of_lock(ROOT / "docker" / f"requirements-{args.flavour}.lock")
-    dockerfile = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
-    content["components"].append(base_image(dockerfile))
+    args = parser.parse_args(argv)
+    others = [base_image(_text(ROOT / "docker" / "Dockerfile"))]
     if args.debian is not None:
-        content["components"] += debian_packages(args.debian.read_text(encoding="utf-8"))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        others += debian_packages(_text(args.debian))
+    content = of_lock(ROOT / "docker" / f"requirements-{args.flavour}.lock")
+    content["components"] += others
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    except OSError as error:
+        sys.exit(f"{args.out} cannot be written: {error.filename}: {error.strerror}")
     print(f"{args.out}: {len(content['components'])} components", file=sys.stderr)
 
 

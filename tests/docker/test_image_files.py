@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -284,6 +285,90 @@ def test_an_image_with_other_packages_than_its_lock_is_refused(tmp_path, capsys)
         "numpy: locked 2.4.6, installed not at all",
         "torch: locked not at all, installed 2.14.1",
     ]
+
+
+LOCK = "numpy==2.4.6 \\\n    --hash=sha256:00\n"
+
+
+@pytest.mark.parametrize(
+    ("lock", "installed", "sentence"),
+    [
+        (None, "{}", "a.lock cannot be read: No such file or directory"),
+        ("# nothing\n", "{}", "a.lock locks no package"),
+        (b"\xff\xfe", "{}", "a.lock is not a text in UTF-8"),
+        (LOCK, None, "installed.json cannot be read: No such file or directory"),
+        (LOCK, "", "installed.json is not JSON"),
+        (LOCK, '{"numpy": "2.4', "installed.json is not JSON"),
+        (LOCK, '["numpy"]', "installed.json is not an object of names and versions"),
+        (LOCK, '{"numpy": null}', "installed.json is not an object of names and versions"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(tmp_path, lock, installed, sentence):
+    paths = [tmp_path / "a.lock", tmp_path / "installed.json"]
+    for path, content in zip(paths, (lock, installed), strict=True):
+        if content is not None:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert sentence in only_line(said_by("compare_installed", *paths))
+
+
+def test_a_comparison_of_one_file_says_what_is_missing(tmp_path):
+    assert "usage" in only_line(said_by("compare_installed", tmp_path / "a.lock"))
+
+
+@pytest.mark.parametrize(
+    ("listing", "sentence"),
+    [
+        (None, "debian.txt cannot be read: No such file or directory"),
+        (b"\xff", "debian.txt is not a text in UTF-8"),
+        (b"", "is empty"),
+        (b"tini 0.19.0-1 amd64\nbash 5.2.15\n", "not 'bash 5.2.15'"),
+    ],
+)
+def test_a_damaged_list_of_debians_packages_is_one_sentence(tmp_path, listing, sentence):
+    out = tmp_path / "sbom.json"
+    path = tmp_path / "debian.txt"
+    if listing is not None:
+        path.write_bytes(listing)
+    assert sentence in only_line(said_by("sbom", "cuda", out, "--debian", path))
+    assert not out.exists()
+
+
+def test_a_bill_that_cannot_be_made_or_written_is_one_sentence(tmp_path, monkeypatch):
+    sbom = load("sbom")
+    with pytest.raises(SystemExit, match=r"gone\.lock cannot be read: No such file"):
+        sbom.of_lock(tmp_path / "gone.lock")
+    lock = tmp_path / "a.lock"
+    lock.write_text("", encoding="utf-8")
+    with pytest.raises(SystemExit, match="locks no package"):
+        sbom.of_lock(lock)
+    with pytest.raises(SystemExit, match="BASE_IMAGE"):
+        sbom.base_image("FROM debian\n")
+    lock.write_text(LOCK, encoding="utf-8")
+    monkeypatch.setattr(sbom.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="cyclonedx-bom is not installed"):
+        sbom.of_lock(lock)
+    monkeypatch.setattr(sbom, "of_lock", lambda lock: {"components": []})
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match=r"sbom\.json cannot be written: .*/file: File exists"):
+        sbom.main(["cuda", str(tmp_path / "file" / "sbom.json")])
+
+
+def said_by(name, *arguments):
+    """What a script says on the terminal where it must refuse."""
+    done = subprocess.run(
+        [sys.executable, DOCKER / f"{name}.py", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert not done.stdout
+    return done.stderr
+
+
+def only_line(text):
+    assert text.count("\n") == 1, text
+    return text
 
 
 def test_the_bill_of_materials_names_the_base_and_debians_packages():
