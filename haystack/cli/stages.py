@@ -343,8 +343,8 @@ def _known(
 ) -> tuple[set[tuple[str, int, int, int]], set[tuple[str, int]]]:
     """What was answered (image id, subject, object, predicate) and which segments are faulty.
 
-    Questions that more annotators should answer are among what was answered: they are not proposed
-    anew, since they stay in the queue (see ``AnnotationStore.load_proposals``).
+    Questions that others should still answer, skipped ones too, are among what was answered: they
+    are not proposed anew, since they stay in the queue (see ``AnnotationStore.load_proposals``).
     """
     if "://" not in database and not Path(database).is_file():
         return set(), set()

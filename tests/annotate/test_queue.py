@@ -272,7 +272,7 @@ def test_a_question_that_others_should_answer_stays_through_rounds(
     open_store, make_proposal, tie_breaker
 ):
     store = open_store(copies=2, tie_breaker=tie_breaker)
-    begun, tied, _, _, _ = queue = [
+    begun, tied, _, skipped, _ = queue = [
         *line(make_proposal, 4),
         make_proposal("r", predicate=RIDING),
     ]
@@ -286,13 +286,59 @@ def test_a_question_that_others_should_answer_stays_through_rounds(
             judge(store, proposal, verdict, who)
     fresh = [make_proposal(f"new{n}", rank=n + 10, round=1) for n in range(2)]
     store.load_proposals(fresh, round=1, asked=[EATING])
-    unfinished = [begun, tied] if tie_breaker else [begun]
+    unfinished = [begun, tied, skipped] if tie_breaker else [begun, skipped]
     assert store.upcoming(EATING, "cleo", 9) == [*unfinished, *fresh]
     assert store.upcoming(RIDING, "cleo", 9) == []
     assert store.progress("cleo")[EATING].open == len(unfinished) + 2
     judge(store, begun, "correct", "bob")
     assert store.answer(begun.id, "correct", "bob", "again").proposal.round == 0
     assert begun not in store.upcoming(EATING, "cleo", 9)
+
+
+def test_a_skipped_question_waits_for_somebody_else_through_rounds(open_store, make_proposal):
+    store = open_store()
+    left, other, judged, faulty = queue = line(make_proposal, 4)
+    unrelated, denied = (
+        make_proposal("pair", predicate=predicate, rank=4) for predicate in (EATING, RIDING)
+    )
+    store.load_proposals([*queue, unrelated, denied], round=0)
+    for asked in (left, other, judged, faulty, unrelated):
+        judge(store, asked, "skip", "ann")
+    judge(store, judged, "incorrect", "bob")
+    judge(store, faulty, "subject_faulty", "bob")
+    judge(store, denied, "no_relation", "bob")
+    for number in (1, 2):
+        fresh = make_proposal(f"new{number}", rank=9, round=number)
+        store.load_proposals([fresh], round=number)
+        assert store.upcoming(EATING, "bob", 9) == [left, other, fresh]
+        assert store.upcoming(EATING, "ann", 9) == [fresh]
+    judge(store, left, "correct", "bob")
+    assert store.claim(EATING, "cleo", 1).questions == (other,)
+    # Nobody has skipped it any more: the next queue alone says whether it is asked.
+    assert store.undo("ann") == unrelated
+    judge(store, other, "skip", "cleo")
+    for _ in range(3):
+        store.undo("ann")
+    store.undo("cleo")
+    store.load_proposals([make_proposal("new3", round=3)], round=3)
+    assert other not in store.upcoming(EATING, "eve", 9)
+
+
+def test_skips_of_earlier_rounds_come_back_from_databases_that_had_closed_them(
+    open_store, make_proposal
+):
+    store = open_store()
+    (skipped,) = line(make_proposal, 1)
+    store.load_proposals([skipped], round=0)
+    judge(store, skipped, "skip", "ann")
+    with store.database.write() as connection:
+        connection.execute(
+            sqlalchemy.text("UPDATE proposals SET is_queued = FALSE, is_open = FALSE")
+        )
+        recount(connection)
+    fresh = make_proposal("new", rank=5, round=1)
+    store.load_proposals([fresh], round=1)
+    assert store.upcoming(EATING, "bob", 9) == [skipped, fresh]
 
 
 def test_fewer_copies_finish_what_was_begun(open_store, make_proposal):
@@ -805,13 +851,7 @@ class SharedQueue(RuleBasedStateMachine):
         self.store.load_proposals(loaded, round=0)
         if loaded == self.loaded:  # changes nothing
             return
-        begun = {
-            at
-            for at, asked in enumerate(self.all)
-            if asked in self.queued
-            and self.wanted(at)
-            and any(verdict != "skip" for verdict in self.votes(at).values())
-        }
+        begun = {at for at in range(len(self.all)) if self.wanted(at) and self.votes(at)}
         self.loaded, self.queued = loaded, [self.all[at] for at in sorted(kept | begun)]
 
     @invariant()

@@ -445,7 +445,7 @@ class QueueAndEvents(RuleBasedStateMachine):
                 (s, o, p) for s in range(3) for o in range(3) if s != o for p in range(2)
             )
         ]
-        self.queued = self.all
+        self.loaded = self.queued = self.all
         self.store.load_proposals(self.all, round=0)
         self.given: list[tuple[Proposal, str, str]] = []  # those that were not undone
         self.serial = 0
@@ -470,16 +470,36 @@ class QueueAndEvents(RuleBasedStateMachine):
 
     @rule(kept=st.sets(st.integers(0, 11), min_size=1))
     def load(self, kept):
-        self.queued = [self.all[at] for at in sorted(kept)]
-        self.store.load_proposals(self.queued, round=0)
+        loaded = [self.all[at] for at in sorted(kept)]
+        self.store.load_proposals(loaded, round=0)
+        if loaded == self.loaded:  # changes nothing
+            return
+        current, faulty = self.current(), self.faulty()
+        judged = {asked for (_, asked), verdict in current.items() if verdict != "skip"}
+        skipped = {
+            asked
+            for _, asked in current
+            if asked not in judged
+            and not faulty & {asked.subject, asked.object}
+            and not any(
+                verdict == "no_relation"
+                and (other.subject, other.object) == (asked.subject, asked.object)
+                for (_, other), verdict in current.items()
+            )
+        }
+        self.loaded = loaded
+        self.queued = [asked for asked in self.all if asked in skipped or asked in loaded]
+
+    def faulty(self):
+        current = self.current()
+        faulty = {a.subject for (_, a), v in current.items() if v == "subject_faulty"}
+        return faulty | {a.object for (_, a), v in current.items() if v == "object_faulty"}
 
     @precondition(lambda self: hasattr(self, "store"))
     @invariant()
     def agrees(self):
-        current = self.current()
+        current, faulty = self.current(), self.faulty()
         assert {(a.annotator, a.proposal): a.verdict for a in self.store.answers()} == current
-        faulty = {a.subject for (_, a), v in current.items() if v == "subject_faulty"}
-        faulty |= {a.object for (_, a), v in current.items() if v == "object_faulty"}
         assert self.store.faulty_segments() == {("i", segment) for segment in faulty}
         answered = {asked for (_, asked), verdict in current.items() if verdict != "skip"}
         for who in "ab":

@@ -10,7 +10,14 @@ from typing import Any
 from haystack.annotate.records import Proposal
 from haystack.annotate.settings import QueueSettings
 from haystack.annotate.store.database import Database
-from haystack.annotate.store.rows import AS_ASKED, Scope, by_scope, is_wanted, proposal_values
+from haystack.annotate.store.rows import (
+    AS_ASKED,
+    Scope,
+    by_scope,
+    is_unrelated,
+    is_wanted,
+    proposal_values,
+)
 from haystack.annotate.store.schema import current_answers, meta, proposals, rounds
 from haystack.annotate.store.tallies import recount
 from haystack.annotate.store.times import timestamp
@@ -25,6 +32,7 @@ from sqlalchemy import (  # isort: skip
     bindparam,
     exists,
     not_,
+    or_,
     select,
     text,
     true,
@@ -120,15 +128,18 @@ class Queue:
         connection.execute(_REOPEN[scope.column], {"scope": scope.value})
 
     def _keep_begun(self, connection: Connection, asked: Collection[int] | None) -> None:
-        """Take the queue away, but for questions that some annotators judged and others must."""
-        judged = exists().where(
-            current_answers.c.proposal_id == proposals.c.id, current_answers.c.verdict != "skip"
-        )
-        begun = and_(proposals.c.is_open, judged)
+        """Leave in the queue only questions that were begun and still want somebody's answer.
+
+        Begun are those that some annotators judged and others must, and those that were skipped:
+        a skip leaves the question to others, unless somebody said that nothing relates the pair.
+        """
+        said = exists().where(current_answers.c.proposal_id == proposals.c.id)
+        judged = said.where(current_answers.c.verdict != "skip")
+        begun = and_(said, or_(judged, ~is_unrelated()), is_wanted())
         if asked is not None:
             begun = and_(begun, proposals.c.predicate.in_(asked))
         connection.execute(
-            update(proposals).where(proposals.c.is_queued, not_(begun)).values(is_queued=False)
+            update(proposals).where(proposals.c.is_queued != begun).values(is_queued=begun)
         )
         kept = select(proposals.c.id, proposals.c.predicate).where(proposals.c.is_queued)
         changes = [

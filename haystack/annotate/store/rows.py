@@ -133,6 +133,16 @@ def is_faulty() -> ColumnElement[bool]:
     )
 
 
+def is_unrelated() -> ColumnElement[bool]:
+    """An answer to the proposal, or to another about the same pair, says "no relation"."""
+    same = proposals.alias()
+    return exists().where(
+        *(same.c[name] == proposals.c[name] for name in ("image_id", "subject", "object")),
+        current_answers.c.proposal_id == same.c.id,
+        current_answers.c.verdict == "no_relation",
+    )
+
+
 def judgements() -> ScalarSelect[int]:
     """How many annotators judged the proposal; who skips does not judge."""
     return (

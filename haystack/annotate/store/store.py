@@ -125,8 +125,10 @@ class AnnotationStore:
 
         Loading the same queue again changes nothing. A proposal of an earlier queue that is not
         among ``rows`` is not asked any more, except of those who have it on their screens; one
-        that enough annotators answered is not asked again, one that some answered and others
-        should is, with the rank that it had.
+        that enough annotators answered is not asked again. One that some answered and others
+        should stays with the rank that it had, and so does one that was skipped: it is for those
+        who did not skip it, until one of them judges it, or says of its pair that nothing relates
+        it.
 
         Args:
             rows: the whole queue, of all predicates.
