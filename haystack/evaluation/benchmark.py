@@ -18,7 +18,7 @@ from haystack import files
 from haystack.errors import InputError
 from haystack.evaluation.comparison import Comparison, compare
 from haystack.evaluation.evaluator import evaluate
-from haystack.evaluation.report import Report, without_nan
+from haystack.evaluation.report import Report, interval_text, without_nan
 from haystack.io.datasets import BUNDLED, find_annotations
 from haystack.io.haystack_npy import NoRelationColumn
 from haystack.io.psg import read_psg
@@ -191,7 +191,7 @@ class BenchmarkResult:
         if self.report.uncertainty is not None:
             for row in rows:
                 interval = self.report.uncertainty.metrics[str(row[0])]
-                row += [f"{interval.low:.3f} .. {interval.high:.3f}"]
+                row += [interval_text(interval)]
         header = ["metric", "value", f"{self.benchmark.confidence:.0%} interval"]
         lines = [
             f"{self.benchmark.title_and_version}: {self.model}",

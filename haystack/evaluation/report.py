@@ -142,8 +142,8 @@ class Report:
         if self.uncertainty is not None:
             header.append(f"interval of {columns[0]}")
             for name, row in zip(labelled, rows[:-1], strict=True):
-                row.append(_range(self.uncertainty.per_predicate[name][columns[0]]))
-            rows[-1].append(_range(self.uncertainty.metrics[means[0]]))
+                row.append(interval_text(self.uncertainty.per_predicate[name][columns[0]]))
+            rows[-1].append(interval_text(self.uncertainty.metrics[means[0]]))
         return [
             "",
             *table(header, rows),
@@ -169,15 +169,22 @@ class Report:
             notes.append(
                 f"Under this protocol, where {held} of {len(every)} predicates occur, {absent}"
             )
-        notes += self._why_undefined(means)
+        notes += self.why_undefined(means)
         notes += direction_text(means)
         meaning = ""
         if get_protocol(self.protocol).no_relation_rows == "negative-for-all":
             meaning = " A pair labelled 'no relation' is a negative for every predicate."
         return [*notes, f"+ and -: positive and negative labels.{meaning}"]
 
-    def _why_undefined(self, means: Sequence[str]) -> list[str]:
-        """Why a column of P-AUC, PDD or PDO has gaps that the counts beside it do not explain."""
+    def why_undefined(self, means: Sequence[str]) -> list[str]:
+        """Why a column of P-AUC, PDD or PDO has gaps that the counts beside it do not explain.
+
+        Args:
+            means: the scalars that are shown.
+
+        Returns:
+            Sentences, none where all is explained.
+        """
         fewest = get_protocol(self.protocol).min_positives
         labels = [name for name in means if name in LABEL_METRICS]
         held = [v for v in self.per_predicate.values() if v["positives"] >= max(fewest, 1)]
@@ -187,6 +194,9 @@ class Report:
                 f"Under this protocol a predicate with fewer than {fewest} positives has no "
                 f"{', '.join(labels)}."
             )
+        alone = [name for name in labels if name in ("PDD", "PDO")]
+        if alone and len(self.per_predicate) == 1:
+            notes.append(f"{' and '.join(alone)} rank predicates: a single one has none.")
         if "P-AUC" in labels and held and math.isnan(self.metrics["P-AUC"]):
             if not any(v["negatives"] for v in held):
                 notes.append("P-AUC asks for explicit negatives; the annotations have none here.")
@@ -246,7 +256,7 @@ class Report:
             "resamples of the images"
         )
         rows = [
-            [name, self.metrics[name], _range(interval)]
+            [name, self.metrics[name], interval_text(interval)]
             for name, interval in self.uncertainty.metrics.items()
             if not math.isnan(self.metrics[name])
         ]
@@ -267,7 +277,7 @@ def middle_recall(names: Iterable[str], kind: str = "R") -> str | None:
 
     Args:
         names: of metrics, lower K first.
-        kind: ``R`` or ``mR``.
+        kind: ``R``, ``mR``, ``ngR``, ...
     """
     recalls = [name for name in names if re.fullmatch(rf"{kind}@\d+", name)]
     return recalls[len(recalls) // 2] if recalls else None
@@ -291,7 +301,8 @@ def direction_text(names: Sequence[str]) -> list[str]:
     return [f"Lower is better for {named}{others}."]
 
 
-def _range(interval: Interval) -> str:
+def interval_text(interval: Interval) -> str:
+    """``low .. high``; a dash where there is none."""
     if math.isnan(interval.low):
         return "-"
     return f"{interval.low:.3f} .. {interval.high:.3f}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from operator import index
 from typing import Any, ClassVar
 
@@ -107,6 +108,29 @@ class HaystackMetric(Metric):
                     f"{problem} (in {count} records since the last reset; "
                     "validate=True names the first)"
                 )
+
+    def _wrap_compute(self, compute: Callable) -> Callable:
+        # torchmetrics makes a scalar of whatever has one element: values of one predicate would
+        # lose their shape [P]. The shapes are kept beside the value that it caches.
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            value = compute(*args, **kwargs)
+            self._shapes = (
+                {name: part.shape for name, part in value.items()}
+                if isinstance(value, Mapping)
+                else value.shape
+            )
+            return value
+
+        squeezing = super()._wrap_compute(noting)
+
+        @wraps(compute)
+        def shaped(*args: Any, **kwargs: Any) -> Any:
+            value = squeezing(*args, **kwargs)
+            if isinstance(value, Mapping):
+                return {name: part.reshape(self._shapes[name]) for name, part in value.items()}
+            return value.reshape(self._shapes)
+
+        return shaped
 
     def _apply(
         self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ""

@@ -28,9 +28,10 @@ def table_1(runs: Sequence[Run], recalls: Mapping[str, Report] | None = None) ->
     """
     sources = [_recall_source(run, recalls) for run in runs]
     recall = middle_recall(next(iter(sources[0].per_predicate.values()), {}))
-    columns = [name for name in LABEL_METRICS if name in runs[0].report.metrics]
-    shown = [*columns, *([recall] if recall else [])]
     first = runs[0].report
+    asked = [name for name in LABEL_METRICS if name in first.metrics]
+    columns = [name for name in asked if _any_defined(runs, name)]
+    shown = [*columns, *([recall] if recall else [])]
     names = [
         name
         for name, values in first.per_predicate.items()
@@ -53,7 +54,16 @@ def table_1(runs: Sequence[Run], recalls: Mapping[str, Report] | None = None) ->
     ]
     support = first.support
     rows.append(["mean", *_marked(means, shown), support["positives"], support["negatives"]])
-    notes = [*direction_text(shown), "+ and -: positive and negative labels; a dash: undefined."]
+    notes = [
+        *direction_text(shown),
+        "+ and -: positive and negative labels, all of them in the last row; a dash: undefined.",
+    ]
+    if recall:
+        notes.append(f"The mean of {recall} is m{recall}.")
+    absent = [name for name in asked if name not in columns]
+    if absent:
+        reasons = first.why_undefined(absent) or ["no predicate has the labels that they ask for."]
+        notes.append(f"Left out, as no model has a value: {', '.join(absent)}. {' '.join(reasons)}")
     if recalls is not None and recall:
         notes.append(f"{recall} is measured on other images, given for reference.")
     return Table(
@@ -61,7 +71,7 @@ def table_1(runs: Sequence[Run], recalls: Mapping[str, Report] | None = None) ->
         title="Predicates one by one",
         header=["predicate", *(shown * len(runs)), "+", "-"],
         rows=rows,
-        groups=[("", 1), *((run.name, len(shown)) for run in runs), ("labels", 2)],
+        groups=[("", 1), *((run.name, len(shown)) for run in runs if shown), ("labels", 2)],
         notes=notes,
         ruled=True,
     )
@@ -70,8 +80,9 @@ def table_1(runs: Sequence[Run], recalls: Mapping[str, Report] | None = None) ->
 def leaderboard_table(runs: Sequence[Run]) -> Table:
     """A row for each model, the best first by the benchmark's ``rank_by``."""
     result = runs[0].result
-    columns = list(result.benchmark.columns) if result else _headline(runs[0].report)
+    columns = list(result.benchmark.columns) if result else _headline(runs)
     rank_by = result.benchmark.rank_by if result else columns[0]
+    ranked = any(not math.isnan(run.report.metrics[rank_by]) for run in runs)
     ordered = sorted(runs, key=lambda run: (run.report.place_by(rank_by), run.name))
     values = {run.name: [estimate(run.report, column) for column in columns] for run in ordered}
     for number, column in enumerate(columns):
@@ -83,10 +94,15 @@ def leaderboard_table(runs: Sequence[Run]) -> Table:
     ]
     return Table(
         name="leaderboard",
-        title=result.benchmark.title_and_version if result else "Models",
+        title=result.benchmark.title_and_version if result else "Models, the best first",
         header=["rank", "model", *columns],
         rows=rows,
-        notes=[f"Ordered by {rank_by}.", *direction_text(columns)],
+        notes=[
+            f"Ordered by {rank_by}."
+            if ranked
+            else f"Ordered by name: no model has a value of {rank_by}.",
+            *direction_text(columns),
+        ],
     )
 
 
@@ -126,10 +142,11 @@ def support_notes(runs: Sequence[Run]) -> list[str]:
     notes = []
     for run in runs:
         support = run.report.support
-        if support["missing_pairs"]:
+        if support["missing_pairs"] or support["missing_images"]:
             notes.append(
                 f"{run.name} lacks {support['missing_pairs']} annotated pairs "
-                f"({support['missing_images']} whole images); they count as the worst."
+                f"({support['missing_images']} of {run.report.images} images have no prediction); "
+                "they count as the worst."
             )
     return notes
 
@@ -145,9 +162,24 @@ def _recall_source(run: Run, recalls: Mapping[str, Report] | None) -> Report:
     return recalls[run.name]
 
 
-def _headline(report: Report) -> list[str]:
-    wanted = ("P-AUC", "PDD", "PDO", "R@50", "mR@50", "ngR@50", "ng-mR@50", "PQ")
-    return [name for name in wanted if name in report.metrics] or list(report.metrics)[:6]
+def _headline(runs: Sequence[Run]) -> list[str]:
+    """Columns for reports that no benchmark defines: those with values, if any has one."""
+    names = runs[0].report.metrics
+    recalls = [middle_recall(names, kind) for kind in ("R", "mR", "ngR", "ng-mR")]
+    known = [name for name in (*LABEL_METRICS, *recalls, "PQ") if name is not None]
+    wanted = [name for name in known if name in names] or list(names)[:6]
+    return [
+        name for name in wanted if any(not math.isnan(run.report.metrics[name]) for run in runs)
+    ] or wanted
+
+
+def _any_defined(runs: Sequence[Run], metric: str) -> bool:
+    """Whether any model has a value of the metric for any predicate."""
+    return any(
+        not math.isnan(values.get(metric, math.nan))
+        for run in runs
+        for values in run.report.per_predicate.values()
+    )
 
 
 def _mean_of(column: str) -> str:

@@ -141,7 +141,8 @@ class Table:
                 parts.append(f"<{tag}{scope}{'' if right else _TEXT}>{_html_cell(cell)}</{tag}>")
             parts.append("</tr>")
         parts.append("</tbody></table>")
-        parts += [f'<p class="soft">{html.escape(note)}</p>' for note in self.notes]
+        if self.notes:
+            parts.append(f'<p class="soft">{html.escape(" ".join(self.notes))}</p>')
         return "".join(parts)
 
     def _group_of_columns(self) -> list[str]:

@@ -705,3 +705,16 @@ def test_a_nan_beside_the_scores_is_an_error_too(key):
         metrics.update([prediction], [target])
     prediction[key] = torch.ones(3)
     metrics.update([prediction], [target])
+
+
+def test_values_of_a_single_predicate_keep_their_shape():
+    """torchmetrics by itself makes scalars of them, also of a value that it kept."""
+    metric = SceneGraphMetrics(num_predicates=1, ks=(5,), per_predicate=True)
+    pairs = torch.tensor([[0, 1], [1, 0]])
+    preds = [{"pairs": pairs, "scores": torch.tensor([[0.75], [0.25]])}]
+    target = {"labels": torch.tensor([0, 0]), "relations": torch.tensor([[0, 1, 0]])}
+    metric.update(preds, [{**target, "neg_relations": torch.tensor([[1, 0, 0]])}])
+    for values in (metric.compute(), copy.deepcopy(metric).compute(), metric.compute()):
+        assert values["P-AUC"].shape == ()
+        assert values["per_predicate/P-AUC"].tolist() == [1.0]
+        assert values["support/positives"].tolist() == [1]
