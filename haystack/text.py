@@ -45,6 +45,30 @@ def display_name(object_class: str) -> str:
     return re.sub(r"(-other)?(-merged)?(-stuff)?$", "", object_class) or object_class
 
 
+_PROPOSED_BY = re.compile(r"(?<=[:,] )\S.*?(?= rank \d+ \(score )")
+_CLASS_AND_WEIGHTS = re.compile(r"(.+?:[^\W\d]\w*)@(.+)")
+
+
+def without_folders(origin: str) -> str:
+    """Which models proposed something, without where their files lie on somebody's machine.
+
+    Args:
+        origin: as ``Proposal.origin`` of the pipeline gives it: ``cluster 4: NAME rank 3 (score
+            2.35), NAME rank 1 (score -1)``, or the name of a model. A name is a file, a module,
+            ``FILE.py:CLASS`` or ``FILE.py:CLASS@FILE``.
+    """
+    if "/" not in origin:
+        return origin
+    found = _PROPOSED_BY.sub(lambda name: _last_parts(name[0]), origin)
+    return _last_parts(found) if "/" in found else found
+
+
+def _last_parts(name: str) -> str:
+    parts = _CLASS_AND_WEIGHTS.fullmatch(name)
+    names = (name,) if parts is None else parts.groups()
+    return "@".join(each.rstrip("/").rpartition("/")[2] for each in names)
+
+
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return "-" if math.isnan(value) else f"{value:.3f}"

@@ -14,7 +14,7 @@ from haystack.cli.stages import (
     stage_outcome,
 )
 from haystack.errors import InputError
-from haystack.text import table
+from haystack.text import table, without_folders
 
 if TYPE_CHECKING:
     from haystack.annotate.records import Proposal
@@ -164,7 +164,10 @@ def load_queue(
     upstream_checksums(workspace, "gather", GatherJob(workspace, shards).shards())
     upstream_checksums(workspace, "propose", [ALL])
     proposals = workspace.proposals()
-    models = [model["name"] for model in finished(workspace, "propose", ALL).notes["models"]]
+    models = [
+        f"{without_folders(model['name'])} {model['hash'][:12]}"
+        for model in finished(workspace, "propose", ALL).notes["models"]
+    ]
     if truth is not None:
         known = truth.by_id()
         check_segments(workspace.segments_of(known), known)

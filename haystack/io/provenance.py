@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haystack import files
 from haystack.errors import InputError
 from haystack.scene_graph import NO_RELATION, SceneGraphDataset
+from haystack.text import without_folders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,6 +112,9 @@ def read_provenance(annotations: str | Path) -> list[dict[str, Any]]:
             path=path,
         )
     rows: list[dict[str, Any]] = table.to_pylist()
+    for answer in chain.from_iterable(row["answers"] or () for row in rows):
+        # Earlier versions wrote where models lie on a machine.
+        answer["origin"] = without_folders(answer["origin"] or "")
     return rows
 
 

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from haystack.annotate.event_files import event_schema, read_jsonl, write_jsonl, write_parquet
 from haystack.annotate.labels import resolve
@@ -109,6 +110,26 @@ def test_a_new_database_gets_the_same_events_and_labels(store, make_queue, tmp_p
         assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "events.jsonl").read_bytes()
         with pytest.raises(InputError, match="expected a new database"):
             enter(moved.database, read_jsonl(tmp_path / "events.jsonl", NAMES))
+
+
+def test_paths_of_models_that_an_older_database_holds_do_not_leave_it(store, make_queue, tmp_path):
+    fill(store, make_queue)
+    path = "cluster 0: /home/kim/secret/model.safetensors rank 1 (score 2)"
+    with store.database.write() as connection:
+        for table in ("proposals", "events"):
+            connection.execute(text(f"UPDATE {table} SET origin = :path"), {"path": path})
+    told = "cluster 0: model.safetensors rank 1 (score 2)"
+    assert {asked.origin for asked in (*store.queued(), *store.upcoming(0, "eve", 9))} == {told}
+    records = everything(store)
+    write_jsonl(tmp_path / "events.jsonl", records, NAMES)
+    write_parquet(tmp_path / "e.parquet", event_records(store.database), NAMES)
+    assert set(pq.read_table(tmp_path / "e.parquet")["origin"].to_pylist()) == {told}
+    assert "kim" not in (tmp_path / "events.jsonl").read_text(encoding="utf-8")
+    rows = provenance_rows(labels_of(store), store.answers(), lambda *_: "", None)
+    assert {answer["origin"] for row in rows for answer in row["answers"]} == {told}
+    with AnnotationStore(tmp_path / "moved.db", clock=SteppingClock()) as moved:
+        enter(moved.database, read_jsonl(tmp_path / "events.jsonl", NAMES))
+        assert everything(moved) == records
 
 
 @pytest.mark.postgres

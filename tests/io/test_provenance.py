@@ -88,6 +88,17 @@ def test_records_come_back_as_they_were_written(tmp_path):
     assert read_provenance(tmp_path / "other.json") == []
 
 
+def test_paths_of_models_in_files_of_earlier_versions_are_not_passed_on(tmp_path):
+    path = tmp_path / "a" / "annotation.json"
+    said = "cluster 0: /home/kim/model.safetensors rank 4 (score 1)"
+    image = file_of(path, relations=[(0, 1, 3)])
+    rows = read_provenance(path)
+    rows[0]["answers"][0]["origin"] = said
+    write_provenance(provenance_file(path), rows)
+    (row,) = read_provenance(path)
+    assert (row["image_id"], row["answers"][0]["origin"]) == (image, said.replace("/home/kim/", ""))
+
+
 def test_merging_keeps_what_is_known_of_labels(tmp_path, capsys):
     base, addition, out = (tmp_path / name / "annotation.json" for name in ("a", "b", "out"))
     image = file_of(base, relations=[(0, 1, 3)], negatives=[(1, 0, 2)])

@@ -30,6 +30,7 @@ from haystack.annotate.store.schema import (
 )
 from haystack.annotate.store.tallies import recount
 from haystack.errors import InputError
+from haystack.text import without_folders
 
 # These follow the imports above, which explain a missing SQLAlchemy.
 from sqlalchemy import Connection, Table, func, select, text  # isort: skip
@@ -80,7 +81,8 @@ def event_records(database: Readable) -> Iterator[dict[str, Any]]:
     )
     with database.read() as connection:
         for row in connection.execute(query, execution_options={"yield_per": _BATCH}):
-            yield {"record": "event", **row._mapping}
+            origin = without_folders(row.origin)
+            yield {"record": "event", **row._mapping, "origin": origin}
 
 
 def other_records(database: Readable) -> Iterator[dict[str, Any]]:
@@ -92,7 +94,8 @@ def other_records(database: Readable) -> Iterator[dict[str, Any]]:
     )
     with database.read() as connection:
         for row in connection.execute(items):
-            yield {"record": "gold", **row._mapping}
+            origin = without_folders(row.origin)
+            yield {"record": "gold", **row._mapping, "origin": origin}
         for kind, table in _PLAIN.items():
             first = next(iter(table.primary_key.columns))
             for row in connection.execute(select(table).order_by(first)):

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from haystack.annotate.records import Answer, Proposal, UnknownProposalError
 from haystack.annotate.store.schema import current_answers, events, faulty_segments, gold, proposals
+from haystack.text import without_folders
 
 # These follow the imports above, which explain a missing SQLAlchemy.
 from sqlalchemy import (  # isort: skip
@@ -51,8 +52,12 @@ def proposal_values(proposal: Proposal) -> dict[str, Any]:
 
 
 def to_proposal(row: Row[Any]) -> Proposal:
-    """The proposal of a row that has its columns."""
-    return Proposal(**{name: getattr(row, name) for name in PROPOSAL_FIELDS})
+    """The proposal of a row that has its columns.
+
+    Databases of earlier versions hold models' paths; these stay on their machine.
+    """
+    values = {name: getattr(row, name) for name in PROPOSAL_FIELDS}
+    return Proposal(**values | {"origin": without_folders(row.origin)})
 
 
 class Scope(NamedTuple):
