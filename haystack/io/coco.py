@@ -16,6 +16,7 @@ import numpy as np
 
 from haystack.errors import InputError
 from haystack.io.class_numbers import of_category_ids
+from haystack.io.image_entries import file_name_inside, image_size
 from haystack.io.psg import image_id_text
 from haystack.scene_graph import MaskRuns, SceneGraph, SceneGraphDataset, Segment
 from haystack.vocabulary import Vocabulary
@@ -93,13 +94,20 @@ def read_coco_panoptic(
         if not isinstance(information, list):
             raise InputError("expected a list under 'segments_info'", path=path, record=where)
         image = images[image_id]
+        named = f"image {image_id}"
+        height, width = image_size(image.get("height"), image.get("width"), path, named)
+        masks = annotation.get("file_name")
+        if not isinstance(masks, str):
+            raise InputError(
+                "expected the name of a panoptic PNG under 'file_name'", path=path, record=where
+            )
         graphs.append(
             SceneGraph(
                 image_id=image_id,
-                height=_number(image, "height", path, where, int),
-                width=_number(image, "width", path, where, int),
-                file_name=str(image["file_name"]),
-                pan_seg_file_name=str(annotation.get("file_name")),
+                height=height,
+                width=width,
+                file_name=file_name_inside(str(image["file_name"]), path, named),
+                pan_seg_file_name=file_name_inside(masks, path, named),
                 segments=tuple(
                     _segment(info, classes, path, f"{where}, segment {place}")
                     for place, info in enumerate(information)
@@ -159,16 +167,35 @@ def decode_masks(masks: Iterable[Any], height: int, width: int) -> MaskRuns:
 
     def dense(code: Any) -> Any:
         try:
+            _refuse_unbounded(code, height, width)
             if isinstance(code, Mapping) and isinstance(code.get("counts"), (str, bytes)):
                 runs = dict(code)
             else:
                 runs = coco.frPyObjects(code, height, width)
             runs = coco.merge(runs) if isinstance(runs, list) else runs
             return coco.decode(runs).astype(np.bool_)
+        except InputError:
+            raise
         except Exception as error:  # pycocotools raises no other kind
             raise InputError(f"not a run-length code or polygons of COCO's: {error}") from error
 
     return MaskRuns.from_masks((dense(code) for code in masks), height, width)
+
+
+def _refuse_unbounded(code: Any, height: int, width: int) -> None:
+    """Refuse what would take memory by what a file says, not by the size of the picture."""
+    if isinstance(code, Mapping):
+        if code["size"] != [height, width]:
+            got = " x ".join(str(side)[:20] for side in code["size"])
+            raise InputError(f"expected masks of {height} x {width} pixels, got {got}")
+    elif any(isinstance(part, (list, Mapping)) for part in code):
+        for part in code:
+            _refuse_unbounded(part, height, width)
+    elif not (np.abs(np.array(code, dtype=np.float64)) <= 2 * max(height, width)).all():
+        raise InputError(
+            f"expected polygons inside a picture of {width} x {height} pixels, got points far "
+            "outside, or no finite numbers"
+        )
 
 
 def _box_of_mask(mask: Any, path: Path, where: str) -> list[float]:

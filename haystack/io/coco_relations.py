@@ -104,11 +104,12 @@ def _image(
     relations: list[tuple[int, int, str]],
     boxes_as_masks: bool,
 ) -> AnnotatedImage:
-    height, width = (entry.get(side, int, "a size in pixels") for side in ("height", "width"))
+    entry.where = f"image {identifier}"
+    height, width = entry.image_size("height", "width")
     position = {key: number for number, key in enumerate(annotations)}
     return AnnotatedImage(
         image_id=str(identifier),
-        file_name=entry.get("file_name", str, "the picture's name"),
+        file_name=entry.file_name("file_name", "the picture's name"),
         height=height,
         width=width,
         shapes=[

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from haystack import files
 from haystack.errors import InputError
+from haystack.io.image_entries import file_name_inside, image_size
 from haystack.io.panoptic_png import encode_panoptic_png, segment_geometry
 from haystack.io.psg_writer import mask_file, write_psg
 from haystack.scene_graph import SceneGraph, SceneGraphDataset, Segment, as_triplets
@@ -271,6 +272,15 @@ class Entry:
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.fail(f"expected {what} under {name!r}, got {str(value)[:60]!r}")
         return value
+
+    def file_name(self, name: str, what: str) -> str:
+        """A file's name that stays inside its folder."""
+        return file_name_inside(self.get(name, str, what), self.path, self.where)
+
+    def image_size(self, height: str, width: str) -> tuple[int, int]:
+        """Height and width of an image that can be written, by the names of the two values."""
+        sides = (self.content.get(height), self.content.get(width))
+        return image_size(*sides, self.path, self.where)
 
     def numbers(self, *names: str) -> list[float]:
         """Finite numbers."""

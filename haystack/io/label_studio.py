@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from haystack.errors import InputError
+from haystack.io.image_entries import file_name_inside
 from haystack.io.imported import (
     AnnotatedImage,
     Entry,
@@ -169,7 +170,9 @@ def _image(
     data = Entry(task.get("data", dict, "the task's data"), task.path, task.where)
     return AnnotatedImage(
         image_id=str(task.get("id", (int, str), "the task's id")),
-        file_name=_file_name(data.get(image_field, str, "the picture's address")),
+        file_name=file_name_inside(
+            _file_name(data.get(image_field, str, "the picture's address")), task.path, task.where
+        ),
         height=height,
         width=width,
         shapes=[
@@ -181,12 +184,10 @@ def _image(
 
 
 def _size(entry: Entry) -> tuple[int, int]:
-    size = [entry.get(f"original_{side}", int, "a size in pixels") for side in ("height", "width")]
-    if min(size) < 1:
-        raise entry.fail(f"expected an image of at least one pixel, got {size}")
+    size = entry.image_size("original_height", "original_width")
     if entry.content.get("image_rotation"):
         raise entry.fail("the image was rotated in Label Studio; regions of such are not read")
-    return size[0], size[1]
+    return size
 
 
 def _file_name(address: str) -> str:
@@ -206,14 +207,10 @@ def _mask(entry: Entry, size: tuple[int, int], boxes_as_masks: bool) -> Mask:
                 f"expected a brush of format 'rle', got {value.content.get('format')!r}"
             )
         try:
-            pixels = decode_brush(value.get("rle", list, "a run-length code"))
+            code = value.get("rle", list, "a run-length code")
+            pixels = decode_brush(code, height * width * _CHANNELS)
         except InputError as error:
             raise value.fail(error.message) from error
-        if len(pixels) != height * width * _CHANNELS:
-            raise value.fail(
-                f"expected a brush of {width} x {height} pixels with {_CHANNELS} channels, got "
-                f"{len(pixels)} values"
-            )
         alpha: Mask = pixels.reshape(height, width, _CHANNELS)[:, :, -1] >= _OPAQUE
         return alpha
     if kind == "polygon":
@@ -242,11 +239,16 @@ def _mask(entry: Entry, size: tuple[int, int], boxes_as_masks: bool) -> Mask:
     )
 
 
-def decode_brush(code: Sequence[int]) -> npt.NDArray[np.uint8]:
-    """The values of a brush's run-length code, uint8 [height * width * 4].
+def decode_brush(code: Sequence[int], size: int) -> npt.NDArray[np.uint8]:
+    """The values of a brush's run-length code, uint8 [size].
+
+    Args:
+        code: bytes.
+        size: expected number of values: height x width x 4.
 
     Raises:
-        InputError: no bytes, values wider than a byte, or a code that breaks off or goes on.
+        InputError: no bytes, another number of values, values wider than a byte, or a code that
+            breaks off or goes on.
     """
     if not all(isinstance(byte, int) and 0 <= byte < 256 for byte in code):
         raise InputError("expected a run-length code of numbers 0..255")
@@ -266,8 +268,11 @@ def decode_brush(code: Sequence[int]) -> npt.NDArray[np.uint8]:
     if width > 8:
         raise InputError(f"expected values of at most 8 bits, got {width}")
     lengths = [take(4) + 1 for _ in range(4)]
-    if total > len(bits) << max(lengths):  # more than the code can say: do not reserve it
-        raise InputError("the run-length code breaks off")
+    if total != size:  # do not reserve what a broken code asks for
+        raise InputError(
+            f"expected a brush of {size} values, four for each pixel of the picture, got {total} "
+            "values"
+        )
     values = np.empty(total, dtype=np.uint8)
     weights = 1 << np.arange(width - 1, -1, -1)
     filled = 0

@@ -64,7 +64,29 @@ def test_panoptic_files(tmp_path, masks):
     [
         (lambda c: c.pop("images"), "expected 'images'"),
         (lambda c: c["images"].clear(), r"annotations\[0\]: expected every image to be listed"),
-        (lambda c: c["images"][0].pop("height"), "expected a number 'height', got None"),
+        (lambda c: c["images"][0].pop("height"), "image 139: expected its height .* got None"),
+        *(
+            (
+                lambda c, size=size: c["images"][0].update(width=size),
+                "image 139: expected its width to be a whole number of pixels",
+            )
+            for size in (0, -8, 8.0, "8")
+        ),
+        (
+            lambda c: c["images"][0].update(width=10**9, height=10**9),
+            "image 139: expected an image of at most 178956970 pixels",
+        ),
+        *(
+            (
+                lambda c, name=name: c["images"][0].update(file_name=name),
+                "image 139: expected a file's name below the folder",
+            )
+            for name in ("/val/000139.jpg", "../000139.jpg")
+        ),
+        (
+            lambda c: c["annotations"][0].update(file_name="../panoptic_val/000139.png"),
+            "image 139: expected a file's name below the folder",
+        ),
         (lambda c: c["annotations"][0].pop("segments_info"), "a list under 'segments_info'"),
         (lambda c: c["annotations"][0].update(image_id=[1]), "expected an image id"),
         (
@@ -169,3 +191,21 @@ def test_what_is_no_mask_is_refused(code):
 def test_a_mask_of_another_size_is_refused():
     with pytest.raises(InputError, match="expected masks of 9 x 8 pixels, got 6 x 8"):
         decode_masks([encoded(masks_of()[0])], 9, 8)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        {"size": [10**9, 10**9], "counts": "abc"},
+        {"size": [10**9, 10**9], "counts": [10**18]},
+        [{"size": [10**9, 10**9], "counts": [10**18]}],
+        {"size": 3, "counts": "abc"},
+        [[0, 0, 1e9, 0, 1e9, 1e9]],
+        [0, 0, 1e300, 0, 5, float("inf")],
+        [[0, 0, 5, 0, float("nan"), 5]],
+        [["a", 0, 5, 0, 3, 5]],
+    ],
+)
+def test_masks_take_no_more_memory_than_their_picture(code):
+    with pytest.raises(InputError, match=r"expected masks of|expected polygons|not a run-length"):
+        decode_masks([code], 6, 8)

@@ -59,7 +59,7 @@ def encode_brush(values, widths=(3, 4, 8, 16), literal_below=3):
 def test_brushes_are_decoded_by_their_definition(values, repeat, literal_below):
     values = [value for value in values for _ in range(repeat)]
     code = encode_brush(values, literal_below=literal_below)
-    assert decode_brush(code).tolist() == values
+    assert decode_brush(code, len(values)).tolist() == values
 
 
 def test_the_beginning_of_a_published_code_is_understood():
@@ -78,14 +78,15 @@ def test_the_beginning_of_a_published_code_is_understood():
     [
         ([0, 0, 0], "breaks off"),
         (encode_brush([1] * 50)[:-1], "breaks off"),
-        (Bits().put(2**32 - 1, 32).put(7, 5).put(0, 16).bytes(), "breaks off"),
+        (encode_brush([1] * 49), "expected a brush of 50 values, .* got 49"),
+        (Bits().put(2**32 - 1, 32).put(7, 5).put(0, 16).bytes(), "50 values, .* got 4294967295"),
         ([0, 0, 0, 1, 256], "numbers 0..255"),
         (Bits().put(1, 32).put(31, 5).put(0, 16).bytes(), "at most 8 bits, got 32"),
     ],
 )
 def test_broken_codes_are_refused(code, message):
     with pytest.raises(InputError, match=message):
-        decode_brush(code)
+        decode_brush(code, 50)
 
 
 def disc():
@@ -217,6 +218,16 @@ REFUSED = {
     ),
     "an unknown region": (lambda t, r: r[3].update(to_id="z"), "names the region 'z'"),
     "an unknown direction": (lambda t, r: r[3].update(direction="up"), "got 'up'"),
+    "a vast picture": (
+        lambda t, r: [e.update(original_width=10**9, original_height=10**9) for e in r[:3]],
+        "at most 178956970 pixels, which is what a panoptic PNG can hold, got 1000000000 x 10000",
+    ),
+    "half a pixel": (lambda t, r: r[0].update(original_height=20.5), "pixels, 1 or more, got 20.5"),
+    "a picture elsewhere": (
+        lambda t, r: t["data"].update(image="/data/local-files/?d=../../etc/a.jpg"),
+        "task 7: expected a file's name below the folder of the pictures, without '..' and not "
+        "absolute, got '../../etc/a.jpg'",
+    ),
     "another size": (lambda t, r: r[0].update(original_width=9), "different sizes"),
     "a rotated image": (lambda t, r: r[0].update(image_rotation=90), "was rotated"),
     "two points": (
@@ -315,6 +326,46 @@ COCO_REFUSED = {
     "a bad mask": (
         lambda c: c["annotations"][0].update(segmentation="x"),
         "annotations[0]: not a run-length code or polygons",
+    ),
+    **{
+        f"a size of {size}": (
+            lambda c, size=size: c["images"][0].update(height=size, width=size),
+            f"image 3: expected {said}",
+        )
+        for size, said in (
+            (10**9, "an image of at most 178956970 pixels"),
+            (0, "its height to be a whole number of pixels, 1 or more, got 0"),
+            (-20, "its height to be a whole number of pixels, 1 or more, got -20"),
+            (20.0, "its height to be a whole number of pixels, 1 or more, got 20.0"),
+            (True, "its height to be a whole number of pixels, 1 or more, got True"),
+            (None, "its height to be a whole number of pixels, 1 or more, got None"),
+            ("20", "its height to be a whole number of pixels, 1 or more, got 20"),
+        )
+    },
+    **{
+        f"a picture named {name!r}": (
+            lambda c, name=name: c["images"][0].update(file_name=name),
+            "image 3: expected a file's name below the folder of the pictures",
+        )
+        for name in (
+            "/etc/a.jpg",
+            "../a.jpg",
+            "b/../../a.jpg",
+            "..",
+            "",
+            "b\\..\\a.jpg",
+            "C:\\a.jpg",
+        )
+    },
+    "a mask's size": (
+        lambda c: c["annotations"][0].update(
+            segmentation={"size": [10**9, 10**9], "counts": [1, 2]}
+        ),
+        f"annotations[0]: expected masks of {HEIGHT} x {WIDTH} pixels, got 1000000000 x 1000000000",
+    ),
+    "a far polygon": (
+        lambda c: c["annotations"][0].update(segmentation=[[0, 0, 1e9, 0, 1e9, 1e9]]),
+        "annotations[0]: expected polygons inside a picture",
     ),
     "a bad box": (lambda c: c["annotations"][1].update(bbox=[1, 2, 3]), "a bbox of four numbers"),
 }
