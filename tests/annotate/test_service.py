@@ -326,14 +326,17 @@ def test_html_in_names_travels_as_text(sqlite_store, make_queue, media):
         assert evil not in client.get("/").text
 
 
-def test_a_database_that_cannot_be_used_is_worth_trying_again(app, sqlite_store):
+def test_a_database_that_cannot_be_used_is_worth_trying_again(app, sqlite_store, caplog):
     with TestClient(app, base_url=ORIGIN, raise_server_exceptions=False) as client:
         question, *_ = ask(client)
         with sqlite_store._database.write() as connection:
             connection.exec_driver_sql("ALTER TABLE events RENAME TO hidden")
         response = post_answer(client, question)
         assert response.status_code == 503
-        assert "the annotation database cannot be used now" in detail(response)
+        assert detail(response) == (
+            "the annotation database cannot be used now; the service's log says why"
+        )
+        assert "no such table: events" in caplog.text
         with sqlite_store.database.write() as connection:
             connection.exec_driver_sql("ALTER TABLE meta RENAME TO hidden_meta")
         assert client.get("/healthz").status_code == 503

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,6 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from haystack.annotate.records import KeyConflictError, UnknownProposalError
 from haystack.annotate.service.messages import Refusal
 from haystack.errors import ConflictError, HaystackError, InputError
+
+_log = logging.getLogger(__name__)
 
 
 class OtherCampaignError(InputError):
@@ -63,7 +66,11 @@ def respond(error: HaystackError | DBAPIError) -> JSONResponse:
     """The response that says what was refused, or that the database cannot be used."""
     if isinstance(error, DBAPIError):
         # 503 makes the page keep the answer and send it again.
-        return sentence(503, f"the annotation database cannot be used now: {error.orig}")
+        # What it says may name hosts, users and files, and is for who runs the service.
+        _log.error("the annotation database cannot be used: %s", error.orig)
+        return sentence(
+            503, "the annotation database cannot be used now; the service's log says why"
+        )
     return sentence(_STATUS.get(type(error), 422), str(error))
 
 

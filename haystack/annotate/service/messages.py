@@ -163,7 +163,7 @@ class Life(BaseModel):
 
 
 class Health(BaseModel):
-    """The service works and reaches its database."""
+    """The service works and can store answers."""
 
     status: Literal["ok"]
     schema_version: int

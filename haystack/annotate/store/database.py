@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,10 @@ except ImportError as error:
     raise MissingDependencyError("sqlalchemy", purpose="annotation", extra="annotate") from error
 
 _WAIT_SECONDS = 30
+_CHECK = (
+    "INSERT INTO meta VALUES ('checked_at', :now) "
+    "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+)
 
 
 class Readable(Protocol):
@@ -141,14 +146,20 @@ class Database:
             )
 
     def check(self) -> int:
-        """Ask the database for its schema version, now.
+        """Store a few bytes, as an answer would be, to see that the database takes some.
+
+        Returns:
+            The schema version that the database has now.
 
         Raises:
-            sqlalchemy.exc.DBAPIError: it cannot be reached, or is none any more.
+            sqlalchemy.exc.SQLAlchemyError: it cannot be reached or written, or its disk is full.
+            InputError: SQLite cannot keep a log there any more.
         """
-        query = text("SELECT value FROM meta WHERE key = 'schema_version'")
-        with self.read() as connection:
-            return int(connection.execute(query).scalar_one())
+        # Not by write() on a server: there answers wait while a queue is loaded, which is no fault.
+        with self.write() if self.is_sqlite else self._engine.begin() as connection:
+            connection.execute(text(_CHECK), {"now": datetime.now(timezone.utc).isoformat()})
+            version = text("SELECT value FROM meta WHERE key = 'schema_version'")
+            return int(connection.execute(version).scalar_one())
 
     def close(self) -> None:
         """Give up every connection."""
