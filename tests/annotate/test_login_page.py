@@ -69,6 +69,13 @@ def test_a_link_logs_in_and_leaves_no_token_behind(page, service, accounts, cont
     assert token not in page.url
 
 
+def test_a_link_logs_in_where_the_login_is_open_already(page, service, accounts):
+    page.goto(f"{service.url}login")
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    page.goto(f"{service.url}login#token={accounts.add('ann')}")
+    expect(question(page)).to_contain_text("eating")
+
+
 def test_a_token_can_be_pasted_with_its_link(page, service, accounts):
     page.goto(service.url)
     page.wait_for_url("**/login*")

@@ -20,8 +20,8 @@ def open_as(context, run_service, sqlite_store, make_queue, media):
     sqlite_store.load_proposals(make_queue(), round=0)
     service = run_service(sqlite_store, media)
 
-    def open_page(role="lead", login=False, pages=ALL_PAGES):
-        me = {"name": "Ada <b>", "role": role, "login": login, "pages": pages}
+    def open_page(role="lead", login=False, pages=ALL_PAGES, name="Ada <b>"):
+        me = {"name": name, "role": role, "login": login, "pages": pages}
         context.route("**/api/me", lambda route: route.fulfill(json=me))
         page = context.new_page()
         page.goto(service.url)
@@ -85,3 +85,45 @@ def test_the_header_fits_a_tablet(open_as):
         for part in page.locator("#shell :is(a, button):not(.jump)").all():
             box = part.bounding_box()
             assert 0 <= box["x"] <= box["x"] + box["width"] <= width
+
+
+@pytest.mark.parametrize("width", [320, 390, 780, 1000, 1440])
+def test_all_pages_are_in_sight_at_any_width(open_as, width):
+    page = open_as(login=True, name="Ada of the long and winding names")
+    page.set_viewport_size({"width": width, "height": 800})
+    names = links(page)
+    for name in (*names, "Haystack"):
+        link = page.get_by_role("link", name=name)
+        expect(link).to_be_in_viewport(ratio=1)
+        box = link.bounding_box()
+        assert box["height"] >= 24
+        assert page.evaluate(
+            "([x, y]) => document.elementFromPoint(x, y).closest('a').getAttribute('href')",
+            [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2],
+        ) == link.get_attribute("href")
+    for name in ("Log out", "Keys and settings"):
+        expect(page.get_by_role("button", name=name)).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # By keyboard: the tab key reaches all of them, one after the other.
+    reached = []
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.textContent.trim()"))
+    assert [name for name in reached if name in names] == names
+
+
+def test_links_can_be_tapped_on_a_phone(browser, run_service, sqlite_store, make_queue, media):
+    sqlite_store.load_proposals(make_queue(), round=0)
+    service = run_service(sqlite_store, media)
+    phone = browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    )
+    page = phone.new_page()
+    page.goto(service.url)
+    link = page.get_by_role("link", name="Disagreements")
+    expect(link).to_be_visible()
+    assert link.bounding_box()["height"] >= 44
+    link.tap()
+    expect(page.get_by_role("heading", name="Disagreements")).to_be_visible()
+    phone.close()

@@ -36,5 +36,7 @@ document.getElementById("login").addEventListener("submit", (event) => {
   event.preventDefault();
   logIn(field.value);
 });
+// A link that is opened where this page is already loads nothing anew by itself.
+addEventListener("hashchange", () => location.reload());
 if (fragment.has("token")) logIn(fragment.get("token"));
 else field.focus();
