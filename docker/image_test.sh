@@ -8,7 +8,8 @@
 #                                         debootstrap and iproute2
 #   FLAVOUR=cpu docker/image_test.sh      PyTorch without CUDA (default: cuda, which runs on a CPU too)
 #   TARGETS="runtime annotate test"       which to build and try; detectron2 is one more, with
-#                                         BUILD_ARGS for its Dockerfile
+#                                         BUILD_ARGS for its Dockerfile. annotate is tried alone, and
+#                                         by compose_test.py with PostgreSQL as compose.yaml says
 #   PIP_CONF=pip.conf PIP_MOUNTS="/wheels /etc/ssl/certs"
 #                                         a mirror of the package index, a folder of wheels, a
 #                                         certificate; folders are mounted while buildah builds
@@ -19,8 +20,9 @@
 #   RESULTS=FOLDER                        of an earlier run with KEEP=1: TARGETS=annotate needs the
 #                                         campaign that the runtime made there
 #
-# What a buildah run does not show: python:3.11-slim as the base (a Debian 12 of the same Python
-# stands in), the GPU (docker/gpu_test.sh), and compose.
+# What a buildah run does not show: python:3.11-slim as the base and postgres:17 as the database (a
+# Debian 12 of the same Python, and its PostgreSQL 15, stand in), the GPU (docker/gpu_test.sh), and what
+# docker/compose_test.py lists.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 FLAVOUR=${FLAVOUR:-cuda}
@@ -34,7 +36,7 @@ results=${RESULTS:-$(mktemp -d "$WORK/results.XXXXXX")}
 background=
 network=
 
-step() { printf '\n== %s\n' "$*" >&2; }
+step() { printf '\n== %d s: %s\n' "$SECONDS" "$*" >&2; }
 fail() { echo "FAILED: $*" >&2 && exit 1; }
 image() { echo "localhost/haystack:$FLAVOUR-$1"; }
 
@@ -69,6 +71,42 @@ base_image() {
     buildah add --quiet "$container" "$WORK/base" / >/dev/null
     buildah commit --quiet --rm "$container" "$name" >/dev/null
     rm -rf "$WORK/base"
+  fi
+  echo "$name"
+}
+
+# Debian's PostgreSQL, which takes what compose.yaml tells Docker's official image. Connections by
+# network need the password, from this machine as well: here that is where the service's come from.
+database_image() {
+  local name=localhost/haystack-database:bookworm container
+  if ! buildah inspect --type image "$name" >/dev/null 2>&1; then
+    cat >"$WORK/database-entry" <<'ENTRY'
+#!/bin/sh
+set -e
+if [ "$(id -u)" = 0 ]; then
+  install -d -o postgres -m 700 "$PGDATA"
+  exec setpriv --reuid=postgres --regid=postgres --init-groups "$0"
+fi
+if ! [ -s "$PGDATA/PG_VERSION" ]; then
+  initdb --username="$POSTGRES_USER" --pwfile="$POSTGRES_PASSWORD_FILE" --encoding=UTF8 \
+    --auth-local=trust --auth-host=scram-sha-256
+  echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
+  pg_ctl --wait --options="-c listen_addresses=" start
+  createdb --username="$POSTGRES_USER" "$POSTGRES_DB"
+  pg_ctl --wait stop
+fi
+exec postgres -c listen_addresses='*'
+ENTRY
+    container=$(buildah from --pull=never "$base")
+    buildah run "$container" -- sh -ec 'mkdir -p /etc/postgresql-common
+      echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+      apt-get update
+      apt-get install -y --no-install-recommends postgresql
+      install -d -o postgres /var/run/postgresql' >"$WORK/database.log" 2>&1
+    buildah copy --quiet --chmod 755 "$container" "$WORK/database-entry" /usr/local/bin/entry >/dev/null
+    buildah config --entrypoint '["entry"]' --env PGDATA=/var/lib/postgresql/data \
+      --env PATH=/usr/lib/postgresql/15/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
+    buildah commit --quiet --rm "$container" "$name" >/dev/null
   fi
   echo "$name"
 }
@@ -111,13 +149,15 @@ run_in() {
   local target=$1 container entrypoint=()
   shift
   if [ "$ENGINE" = docker ]; then
-    docker run --rm --network none ${BARE:+--entrypoint ""} --user "$ANYBODY" -v "$results:/work" \
+    docker run --rm --interactive --network none ${BARE:+--entrypoint ""} --user "$ANYBODY" \
+      -v "$results:/work" -v "$results/images:$results/images:ro" \
       --read-only --tmpfs /tmp "$(image "$target")" "$@"
     return
   fi
   [ -n "${BARE:-}" ] || mapfile -t entrypoint < <(config_of "$(image "$target")" Entrypoint)
   container=$(buildah from --pull=never "$(image "$target")")
-  buildah run --user "$ANYBODY" --volume "$results:/work" "$container" -- "${entrypoint[@]}" "$@"
+  buildah run --user "$ANYBODY" --volume "$results:/work" \
+    --volume "$results/images:$results/images:ro" "$container" -- "${entrypoint[@]}" "$@"
   buildah rm "$container" >/dev/null
 }
 
@@ -141,8 +181,7 @@ print(json.dumps({d.metadata["Name"]: d.version for d in m.distributions()}))' >
 
   step "a campaign on psg-mini, in a mounted folder"
   run_in runtime train train/frequency_psg_mini --out frequency
-  local images=/opt/haystack/lib/python3.11/site-packages/haystack/data/psg_mini/images
-  run_in runtime embed campaign --config pipeline/demo source.images=$images
+  run_in runtime embed campaign --config pipeline/demo source.images="$results/images"
   run_in runtime cluster campaign
   run_in runtime segment campaign segment.annotations=psg-mini
   run_in runtime score campaign score.model=frequency score.statistics=psg-mini
@@ -182,7 +221,7 @@ annotate_works() {
   [ -d "$results/campaign" ] || fail "the target annotate is tried on the campaign of the target runtime"
   rm -rf "$results/work"
   cp -r "$results/campaign" "$results/work"
-  chown -R "$ANYBODY" "$results/work"
+  chown -R "$ANYBODY" "$results/work" 2>/dev/null || chmod -R a+rwX "$results/work"
   run_in annotate annotators add work ana >"$results/link"
   grep -q 'login#token=' "$results/link" || fail "no link to log in by"
   if [ "$ENGINE" = docker ]; then
@@ -239,6 +278,25 @@ annotate_works() {
   grep -q stopped "$results/service.log" || fail "SIGTERM does not end it: $(cat "$results/service.log")"
 }
 
+compose_works() {
+  step "the services of compose.yaml, together"
+  if [ "$ENGINE" = docker ]; then
+    python3 docker/compose_test.py docker "$results" "$(image annotate)"
+    return
+  fi
+  local database
+  database=$(database_image)
+  BARE=1 run_in annotate python -c 'import json, sys, yaml
+json.dump(yaml.safe_load(sys.stdin), sys.stdout)' <docker/compose.yaml >"$results/compose.json"
+  export -f buildah
+  export WORK
+  # A network of its own: the ports are the services', whatever else this machine serves. Bash, the
+  # first process, reaps what was killed: PostgreSQL does not start while its old process is there.
+  unshare --net --pid --fork --kill-child --mount-proc bash -c 'ip link set lo up && "$@"; exit $?' - \
+    python3 docker/compose_test.py buildah "$results" "$(image annotate)" \
+    --declared "$results/compose.json" --database "$database"
+}
+
 test_works() {
   step "the fast part of the test suite, in the image"
   mapfile -t words < <(config_of "$(image test)" Cmd)
@@ -269,6 +327,9 @@ MODEL
 }
 
 commit=$(git rev-parse HEAD 2>/dev/null || echo "")
+mkdir -p "$results/images"
+cp haystack/data/psg_mini/images/* "$results/images"
+chmod -R a+rX "$results/images"
 chown "$ANYBODY" "$results" 2>/dev/null || chmod 777 "$results"
 base=
 if [ "$ENGINE" = buildah ]; then
@@ -280,5 +341,8 @@ for target in $TARGETS; do
   step "build $target ($FLAVOUR, $ENGINE)"
   build "$target"
 done
-for target in $TARGETS; do "${target}_works"; done
+for target in $TARGETS; do
+  "${target}_works"
+  [ "$target" != annotate ] || compose_works
+done
 step "all of $TARGETS ($FLAVOUR, $ENGINE) works"

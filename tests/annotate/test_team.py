@@ -23,6 +23,8 @@ from haystack.cli import main
 from haystack.io import find_annotations, read_psg
 
 ROOT = Path(__file__).parents[2]
+if not (ROOT / "docs").exists():
+    pytest.skip("the documents are not in the image of the tests", allow_module_level=True)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PARAGRAPH = README.partition("**A team.**")[2].partition("**Many GPUs")[0]
 TUTORIAL = (ROOT / "docs" / "tutorials" / "team.md").read_text(encoding="utf-8")

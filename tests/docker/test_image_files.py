@@ -3,10 +3,14 @@
 import fnmatch
 import importlib.util
 import json
+import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +94,24 @@ def test_the_first_process_reaps_its_children(path, target):
     words = json.loads(last(path, target, "ENTRYPOINT"))
     assert words[:2] == ["tini", "--"]
     assert words[2] in {*PROJECT["scripts"], "python"}
+
+
+def test_the_image_of_the_tests_holds_all_that_its_tests_read_at_the_start(tmp_path):
+    own = [rest for word, rest in stages(DOCKER / "Dockerfile")["test"][1] if word == "COPY"]
+    for rest in own[1:]:  # the first is the lock file
+        *sources, to = rest.split()
+        for source in sources:
+            place = tmp_path / to / (source if to.endswith("/") else "")
+            copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+            copy(ROOT / source, place)
+    words = json.loads(last(DOCKER / "Dockerfile", "test", "ENTRYPOINT"))[3:]
+    words += [*json.loads(last(DOCKER / "Dockerfile", "test", "CMD")), "--collect-only"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *words]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_every_label_that_names_an_image_is_set():
@@ -247,6 +269,70 @@ def test_the_compose_file_starts_a_command_that_haystack_has():
     args = parse(annotate["command"])
     assert f"127.0.0.1:8765:{args.port}" in annotate["ports"]
     assert args.database == "postgresql+psycopg://haystack@database/haystack"
+
+
+def test_what_the_compose_file_tells_people_to_type_can_be_typed():
+    told = load("compose_test").documented_commands((DOCKER / "compose.yaml").read_text())
+    assert list(told) == [
+        "build",
+        "run",
+        "up",
+        "down",
+        "exec",
+    ]
+    assert told["run"][:2] == ["--rm", "annotate"]
+    args = parse(told["run"][2:])
+    annotate = COMPOSE["services"]["annotate"]
+    assert args.database == parse(annotate["command"]).database
+    assert args.public_url == "http://localhost:8765"
+    assert told["exec"][:3] == ["-T", "database", "pg_dump"]
+    user = COMPOSE["services"]["database"]["environment"]["POSTGRES_USER"]
+    assert user in told["exec"]
+
+
+def test_the_test_of_compose_knows_all_that_is_declared():
+    test = load("compose_test")
+    for service in COMPOSE["services"].values():
+        assert service.keys() <= test.APPLIED | test.SHOWN_BY_DOCKER_ALONE
+    assert not test.APPLIED & test.SHOWN_BY_DOCKER_ALONE
+
+
+def test_compose_variables_are_filled_in_as_compose_does():
+    test = load("compose_test")
+    given = {"A": "a", "EMPTY": ""}
+    text = "$$x ${A} ${A:-b}${A:?no} ${EMPTY:-c:d} ${GONE:-} ${GONE}"
+    assert test.filled({"k": [text, 1]}, given) == {"k": ["$x a aa c:d  ", 1]}
+    with pytest.raises(SystemExit, match="asks for EMPTY: the folder"):
+        test.filled(["${EMPTY:?the folder}"], given)
+    for unread in ("$A", "${A-b}", "${A"):
+        with pytest.raises(SystemExit, match="does not read"):
+            test.interpolated(unread, given)
+    with pytest.raises(SystemExit, match="HAYSTACK_WORKSPACE"):
+        test.filled(COMPOSE, {})
+
+
+def test_durations_are_those_of_compose_and_of_images():
+    seconds = load("compose_test").seconds
+    assert [seconds(d) for d in ("5s", "1m30s", "2h", 3_000_000_000)] == [5, 90, 7200, 3]
+    with pytest.raises(SystemExit, match="5 seconds"):
+        seconds("5 seconds")
+
+
+def test_a_crash_ends_all_that_a_process_started():
+    test = load("compose_test")
+    with subprocess.Popen(["sh", "-c", "sh -c 'sleep 60; :' & wait"]) as process:
+        try:
+            until = time.monotonic() + 10
+            while len(found := test.descendants(process.pid)) < 2 and time.monotonic() < until:
+                time.sleep(0.01)
+            commands = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in found]
+            assert commands == ["sh", "sleep"]
+            assert not any(map(test.is_buildah, found))
+        finally:
+            for pid in [*found, process.pid]:
+                test.send(pid, signal.SIGKILL)
+    assert not test.descendants(process.pid)
+    test.send(process.pid, signal.SIGKILL)  # it is gone already
 
 
 def test_the_password_is_a_file_that_git_does_not_take():
