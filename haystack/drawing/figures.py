@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from haystack.drawing import fonts
 from haystack.drawing.palette import COLOURS, DARK, LINE, SOFT, hexadecimal
 from haystack.errors import InputError
 from haystack.proportion import Proportion
@@ -85,9 +86,9 @@ def relative_size_figure(
     # From a power of ten to one, the hatched bars beyond what can be divided.
     low = 10.0 ** math.floor(math.log10(min([1.0, *ratios])) - 0.01) if ratios else 1.0
     high = 10.0 ** math.ceil(math.log10(max([10.0, *ratios])) + 0.2)
-    with _rows(
-        [row.name for row in shown], f"Positive annotations relative to the {reference}"
-    ) as (figure, axes):
+    names = [row.name for row in shown]
+    empty = f"Positive annotations relative to the {reference}"
+    with _rows(names, empty, reference) as (figure, axes):
         places = range(len(shown))
         axes.set_xscale("log")
         axes.set_xlim(low if min([1.0, *ratios]) < 1 else 0.8, high)
@@ -108,7 +109,7 @@ def relative_size_figure(
                     hatch="////",
                 )
                 _beside(axes, 1.15, place, f"{row.positives}, none there")
-        axes.set_xlabel(f"times as many positives as in the {reference}")
+        axes.set_xlabel(f"times as many positives as in the {fonts.legible(reference)}")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}{_TIMES}")
         description = "; ".join(f"{row.name}: {row.positives} to {row.reference}" for row in shown)
         return _file(figure, kind, f"Size relative to the {reference}", description)
@@ -140,7 +141,8 @@ def positives_figure(
     ours = np.array([row.positives for row in shown], dtype=np.float64)
     theirs = np.array([row.reference for row in shown], dtype=np.float64)
     nothing = 0.4  # where zero stands, left of one
-    with _rows([row.name for row in shown], "Positive annotations") as (figure, axes):
+    names = [row.name for row in shown]
+    with _rows(names, "Positive annotations", reference, own) as (figure, axes):
         places = range(len(shown))
         axes.set_xscale("log")
         axes.set_xlim(0.28, 10 ** math.ceil(math.log10(max([10.0, *ours, *theirs])) + 0.05))
@@ -148,8 +150,8 @@ def positives_figure(
         at = [np.where(values > 0, values, nothing) for values in (theirs, ours)]
         axes.hlines(places, at[0], at[1], color=_LINE, linewidth=2.2, zorder=1)
         for values, marker, colour, label in (
-            (at[0], "D", _ORANGE, reference),
-            (at[1], "o", _BLUE, own),
+            (at[0], "D", _ORANGE, fonts.legible(reference)),
+            (at[1], "o", _BLUE, fonts.legible(own)),
         ):
             axes.plot(
                 values,
@@ -244,8 +246,8 @@ def _percent(value: float) -> str:
 
 
 @contextmanager
-def _rows(names: Sequence[str], empty: str) -> Iterator[tuple[Any, Any]]:
-    """Figure and axes with one row a name, the first on top."""
+def _rows(names: Sequence[str], empty: str, *texts: str) -> Iterator[tuple[Any, Any]]:
+    """Figure and axes with one row a name, the first on top, in fonts that have ``texts`` too."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -259,6 +261,7 @@ def _rows(names: Sequence[str], empty: str) -> Iterator[tuple[Any, Any]]:
         "svg.fonttype": "path",
         "pdf.fonttype": 42,  # embedded type, as publishers ask for
         "text.parse_math": False,  # names are names
+        "font.family": fonts.families([*names, *texts]),
         "font.size": _POINTS,
         "axes.labelsize": _POINTS,
         "xtick.labelsize": _POINTS - 0.5,
@@ -282,7 +285,7 @@ def _rows(names: Sequence[str], empty: str) -> Iterator[tuple[Any, Any]]:
         FigureCanvasSVG(figure)
         axes = figure.subplots()
         axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
-        axes.set_yticks(range(len(names)), names)
+        axes.set_yticks(range(len(names)), [*map(fonts.legible, names)])
         axes.tick_params(axis="y", length=0)
         axes.tick_params(axis="x", length=2, width=0.5)
         axes.tick_params(axis="x", which="minor", length=1, width=0.4)
@@ -293,7 +296,7 @@ def _rows(names: Sequence[str], empty: str) -> Iterator[tuple[Any, Any]]:
             axes.text(
                 0.5,
                 0.5,
-                f"{empty}: nothing yet",
+                f"{fonts.legible(empty)}: nothing yet",
                 transform=axes.transAxes,
                 ha="center",
                 color=_SOFT,

@@ -6,13 +6,14 @@ import io
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from haystack.drawing import fonts
 from haystack.drawing.layout import Edge, edge_curve, outside, place_nodes
 from haystack.drawing.palette import (
     DARK,
@@ -88,6 +89,13 @@ def draw_scene(drawing: SceneDrawing, *, kind: PictureKind = "png") -> bytes:
         raise InputError(f"expected a picture of kind {', '.join(PICTURE_KINDS)}, got {kind!r}")
     if len(drawing.names) != len(drawing.boxes):
         raise InputError(f"got {len(drawing.names)} names for {len(drawing.boxes)} boxes")
+    texts = [
+        *drawing.names,
+        *(t.predicate for t in drawing.triplets),
+        drawing.title,
+        drawing.caption,
+    ]
+    drawing = _legible(drawing)
     height, width = drawing.picture.shape[:2]
     scale = min(_PICTURE[0] / width, _PICTURE[1] / height)
     shown = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -98,7 +106,7 @@ def draw_scene(drawing: SceneDrawing, *, kind: PictureKind = "png") -> bytes:
     chosen = _chosen(drawing)
     colours = {number: colour_of(order) for order, number in enumerate(chosen)}
     labels = _labels([drawing.names[number] for number in chosen])
-    with _canvas(size) as canvas:
+    with _canvas(size, fonts.families(texts)) as canvas:
         canvas.text(_PAD, _HEADER / 2, drawing.title, 19, DARK, weight="bold", fit=shown[0])
         canvas.text(graph.left, _HEADER / 2, drawing.caption, 17, SOFT, fit=_GRAPH_WIDTH)
         canvas.image(_coloured(drawing, shown, colours), photograph)
@@ -106,6 +114,17 @@ def draw_scene(drawing: SceneDrawing, *, kind: PictureKind = "png") -> bytes:
         canvas.frame(graph)
         _draw_graph(canvas, drawing, graph, colours, labels)
         return canvas.bytes(kind)
+
+
+def _legible(drawing: SceneDrawing) -> SceneDrawing:
+    """With boxes for letters that no font has."""
+    return replace(
+        drawing,
+        names=[*map(fonts.legible, drawing.names)],
+        triplets=[t._replace(predicate=fonts.legible(t.predicate)) for t in drawing.triplets],
+        title=fonts.legible(drawing.title),
+        caption=fonts.legible(drawing.caption),
+    )
 
 
 def _chosen(drawing: SceneDrawing) -> list[int]:
@@ -465,13 +484,13 @@ def _points(pixels: float) -> float:
 
 
 @contextmanager
-def _canvas(size: tuple[int, int]) -> Iterator[_Canvas]:
+def _canvas(size: tuple[int, int], families: Sequence[str]) -> Iterator[_Canvas]:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     # A user's own style must not reach the pictures; the salt makes ids in SVGs repeatable.
-    settings: Any = {**_plain(matplotlib), "svg.hashsalt": "haystack"}
+    settings: Any = {**_plain(matplotlib), "font.family": families, "svg.hashsalt": "haystack"}
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=(size[0] / _DPI, size[1] / _DPI), dpi=_DPI, facecolor="white")
         FigureCanvasAgg(figure)

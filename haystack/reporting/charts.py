@@ -6,7 +6,7 @@ Every chart is a function of names and arrays; none knows what a run is.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from haystack.drawing import fonts
 from haystack.drawing.figures import FigureKind
 from haystack.drawing.palette import DARK, LINE, SOFT, colour_of, hexadecimal
 
@@ -50,12 +51,18 @@ class Chart:
 
 
 def _chart(
-    name: str, title: str, text: str, draw: Callable[[Any], None], size: tuple[float, float]
+    name: str,
+    title: str,
+    text: str,
+    draw: Callable[[Any], None],
+    size: tuple[float, float],
+    names: Iterable[str],
 ) -> Chart:
-    """A chart that ``draw`` draws on a matplotlib figure of that size in inches."""
+    """A chart that ``draw`` draws on a matplotlib figure of that size in inches, with ``names``."""
+    written = [*map(_shortened, names)]
 
     def file(kind: FigureKind) -> bytes:
-        with _style():
+        with _style(fonts.families(written)):
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
 
@@ -122,6 +129,7 @@ def predicate_bars(
         f"Bars of {metric} for {len(predicates)} predicates and {', '.join(models)}.",
         draw,
         (_PAGE * 0.6, height),
+        [*predicates, *models],
     )
 
 
@@ -154,6 +162,7 @@ def long_tail(
         f"{metric} of each predicate against the number of its relations in training.",
         draw,
         (_COLUMN, 2.6),
+        [*predicates, *values],
     )
 
 
@@ -186,6 +195,7 @@ def displacement(
         "Predicate Dominance Overestimation against Predicate Discrimination Disadvantage.",
         draw,
         (_COLUMN, 2.8),
+        [*predicates, *pdd],
     )
 
 
@@ -225,6 +235,7 @@ def reliability(
         f"{recall} of each predicate against its P-AUC.",
         draw,
         (_COLUMN, 2.8),
+        [*predicates, *aucs],
     )
 
 
@@ -267,6 +278,7 @@ def confusion_matrix(
         f"For each annotated predicate, which predicate {model} ranks first for its pair.",
         draw,
         (_PAGE, 1.6 + 0.17 * len(rows) + 0.06 * max(0, longest - _SHORT_NAME)),
+        [predicates[place] for place in {*rows.tolist(), *columns.tolist()}],
     )
 
 
@@ -299,10 +311,14 @@ def _legend(axes: Any, names: Sequence[str], ends: Sequence[str] = (), **options
 
 def _written(name: str) -> str:
     """A name as a chart shows it: no formula, whatever its dollar signs, and of bounded length."""
+    return fonts.legible(_shortened(name)).replace("$", r"\$")
+
+
+def _shortened(name: str) -> str:
     words = " ".join(name.split())
-    if len(words) > _LONGEST_NAME:
-        words = f"{words[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
-    return words.replace("$", r"\$")
+    if len(words) <= _LONGEST_NAME:
+        return words
+    return f"{words[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _points(axes: Any, number: int, x: Floats, y: Floats) -> None:
@@ -374,11 +390,12 @@ def file_name(name: str) -> str:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def _style(families: Sequence[str]) -> Iterator[None]:
     import matplotlib
 
     with matplotlib.rc_context(
         {
+            "font.family": families,
             "font.size": 7,
             "axes.spines.top": False,
             "axes.spines.right": False,

@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 import haystack
 from haystack import files
+from haystack.drawing import fonts
 from haystack.drawing.figures import FigureKind
 from haystack.errors import MissingDependencyError
 from haystack.evaluation.report import Report
@@ -82,9 +83,12 @@ def render_report(
     out = Path(out)
     files.make_folder(out)
     request = Request(runs, recalls, training, data, reference, examples)
-    sections = _named_apart(make_sections(request))
+    with fonts.boxed_letters() as boxed:
+        sections = _named_apart(make_sections(request))
+        written = [path for section in sections for path in _write_parts(section, out)]
     left_out = request.left_out
-    written = [path for section in sections for path in _write_parts(section, out)]
+    if boxed:
+        left_out.append(f"Letters in figures: {fonts.missing_letters(boxed)}.")
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
         _TEMPLATE.read_text(encoding="utf-8")
     )

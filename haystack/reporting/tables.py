@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from haystack.reporting.latex import beyond_pdflatex, escape
+
 
 class Estimate(NamedTuple):
     """A number and its interval; NaN where there is none. ``best`` stands out in its row."""
@@ -85,13 +87,14 @@ class Table:
     def latex(self) -> str:
         """A ``table*`` for the packages booktabs and graphicx, no wider than the page.
 
-        Intervals are small. Letters beyond the Latin ones need XeLaTeX or LuaLaTeX.
+        Intervals are small. pdfLaTeX sets Latin and Greek letters; where there are others, the
+        first lines say that they need XeLaTeX or LuaLaTeX.
         """
         columns = "".join("r" if right else "l" for right in self._numeric())
         lines = [
             r"\begin{table*}",
             r"\centering",
-            rf"\caption{{{_latex(self.title)}}}",
+            rf"\caption{{{escape(self.title)}}}",
             rf"\label{{tab:{self.name}}}",
             r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{columns}}}",
@@ -100,12 +103,12 @@ class Table:
         if self.groups:
             spans, rules, place = [], [], 1
             for title, count in self.groups:
-                spans.append(rf"\multicolumn{{{count}}}{{c}}{{{_latex(title)}}}" if title else "")
+                spans.append(rf"\multicolumn{{{count}}}{{c}}{{{escape(title)}}}" if title else "")
                 if title:
                     rules.append(rf"\cmidrule(lr){{{place}-{place + count - 1}}}")
                 place += count
             lines += [" & ".join(spans) + r" \\", " ".join(rules)]
-        lines += [" & ".join(map(_latex, self.header)) + r" \\", r"\midrule"]
+        lines += [" & ".join(map(escape, self.header)) + r" \\", r"\midrule"]
         for number, row in enumerate(self.rows):
             if self.ruled and number == len(self.rows) - 1:
                 lines.append(r"\midrule")
@@ -114,8 +117,16 @@ class Table:
             lines.append(start + " & ".join(map(_latex_cell, row)) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}}"]
         if self.notes:
-            lines.append(rf"\\[2pt] {{\footnotesize {_latex(' '.join(self.notes))}}}")
-        return "\n".join([*lines, r"\end{table*}", ""])
+            lines.append(rf"\\[2pt] {{\footnotesize {escape(' '.join(self.notes))}}}")
+        text = "\n".join([*lines, r"\end{table*}", ""])
+        head = ["% \\usepackage{booktabs,graphicx}"]
+        others = beyond_pdflatex(text)
+        if others:
+            head.append(
+                "% pdfLaTeX does not know these letters; take XeLaTeX or LuaLaTeX and a font with "
+                f"them: {others}"
+            )
+        return "\n".join([*head, text])
 
     def html(self) -> str:
         """A ``<table>`` with a caption and header cells that screen readers follow."""
@@ -157,17 +168,6 @@ class Table:
 
 _TEXT = ' class="text"'
 _DASH = "\N{EN DASH}"
-_LATEX = str.maketrans(
-    {
-        **{c: f"\\{c}" for c in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-    }
-)
 
 
 def _pipes(cells: Sequence[str]) -> str:
@@ -203,14 +203,10 @@ def _html_cell(cell: Cell) -> str:
     return f"{value} <small>{cell.low:.2f}{_DASH}{cell.high:.2f}</small>"
 
 
-def _latex(text: str) -> str:
-    return " ".join(text.split()).translate(_LATEX)
-
-
 def _latex_cell(cell: Cell) -> str:
     if not isinstance(cell, Estimate):
-        return _latex(_plain(cell)).replace(_DASH, "--")
-    value = _plain(cell.value).replace(_DASH, "--")
+        return escape(_plain(cell))
+    value = escape(_plain(cell.value))
     value = rf"\textbf{{{value}}}" if cell.best else value
     if math.isnan(cell.low):
         return value

@@ -318,3 +318,20 @@ def test_a_metric_of_one_model_alone_is_a_dash_for_the_other(tmp_path):
     (table,) = sections[0].parts[0].tables
     assert "| \N{EN DASH} |" in table.markdown()
     assert "nan" not in table.html() + table.latex() + table.csv()
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_names_in_any_alphabet(tmp_path):
+    nobodys = "\N{EGYPTIAN HIEROGLYPH A001}"
+    names = [f"looks at {nobodys}", "à côté_de & 50 %", "πάνω σε", "на столе"]
+    source = annotations(tmp_path / "data", names)
+    file = predictions(tmp_path / "p.parquet", source)
+    run_benchmark(benchmark(source, 4), file, model="Modèle_1 & 2").save(tmp_path / "m")
+    page, tables, text = report(
+        tmp_path / "out", tmp_path / "m", data=source, reference=source, title=f"{nobodys} & <1>"
+    )
+    assert [row["predicate"] for row in tables["table1"]] == [*names, "mean"]
+    assert text.count(f"no font of this machine has {nobodys}") == 1
+    assert f"<title>{nobodys} &amp; &lt;1&gt;</title>" in page
+    latex = (tmp_path / "out" / "tables" / "table1.tex").read_text(encoding="utf-8")
+    assert latex.splitlines()[1].endswith(f": {nobodys}настоле")

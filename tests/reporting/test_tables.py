@@ -1,11 +1,18 @@
 """Tables in four notations say the same numbers."""
 
+# ruff: noqa: RUF001  (letters of other alphabets are what is tested)
+
 import csv
 import io
 import math
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
+import pytest
+
+from haystack.reporting.latex import beyond_pdflatex, escape
 from haystack.reporting.tables import Estimate, Table
 
 TABLE = Table(
@@ -105,3 +112,49 @@ def test_html_is_well_formed_and_escaped():
     assert "100 % | <b>" in parser.text
     assert "<b>0.750</b>" in TABLE.html()
     assert '<tr class="mean">' in TABLE.html()
+
+
+LATIN_AND_GREEK = [
+    "100 % & more_of #1 {x} $y$ ~^\\",
+    "café_au_lait, Łódź, über, naïve, ệ, ő, straße, Ærø",
+    "Modèle Δ-net α = 0.5, πάνω σε, ΰ, ουρανός, μ",
+    'ours "best" – [a] … 10 × 3 ± 1',
+]
+
+
+def test_accents_and_greek_letters_are_written_in_ascii():
+    assert escape("à côté_de") == r"\`{a} c\^{o}t\'{e}\_de"
+    assert escape("e\N{COMBINING ACUTE ACCENT}ï") == r"\'{e}\"{\i}"
+    assert escape("Łódź") == r"\L{}\'{o}d\'{z}"
+    assert escape("Ωά") == r"\ensuremath{\Omega}\ensuremath{\acute{\alpha}}"
+    assert escape("ΑΣς") == (r"\ensuremath{\mathrm{A}}\ensuremath{\Sigma}\ensuremath{\varsigma}")
+    for name in LATIN_AND_GREEK:
+        assert escape(name).isascii()
+        assert not beyond_pdflatex(escape(name))
+
+
+def test_letters_that_pdflatex_lacks_are_named_in_the_head():
+    rows = [["在…上", 0.5], ["на столе", 0.25], ["Ἀ", 0.0]]
+    text = Table("names", "Names", ["model", "R@50"], rows).latex()
+    head = text.splitlines()[1]
+    assert head.startswith("% pdfLaTeX does not know these letters; take XeLaTeX or LuaLaTeX")
+    assert head.endswith("在上настоле" + "Ἀ")
+    assert all(line.startswith("%") for line in text.splitlines()[:2])
+    assert "pdfLaTeX" not in TABLE.latex()
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_pdflatex_sets_tables_of_latin_and_greek_names(tmp_path):
+    rows = [[name, Estimate(0.5, 0.25, 0.75, best=True)] for name in LATIN_AND_GREEK]
+    groups = [("", 1), ("Modèle_α & 50 %", 1)]
+    table = Table("names", "Ονόματα: é %", ["ünder", "R@50"], rows, groups, ["Größe _ &."], True)
+    (tmp_path / "names.tex").write_text(table.latex(), encoding="utf-8")
+    (tmp_path / "all.tex").write_text(
+        "\\documentclass{article}\n"
+        + table.latex().splitlines()[0].removeprefix("% ")
+        + "\n\\begin{document}\n\\input{names}\n\\end{document}\n"
+    )
+    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "all.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    assert (tmp_path / "all.pdf").is_file()
