@@ -8,9 +8,11 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="browser tests need the package playwright")
 
+import sqlalchemy
 from page_actions import EATING, RIDING, all_saved, given, press, settled, visit
 from playwright.sync_api import expect
 
+from haystack.annotate.store.schema import leases
 from haystack.annotate.store.store import AnnotationStore
 
 pytestmark = pytest.mark.browser
@@ -239,3 +241,34 @@ def test_a_tab_sends_what_a_closed_one_left(page, context, running, sqlite_store
     all_saved(page)
     expect(page.get_by_role("button", name="riding, 1 of 12 done")).to_be_visible()
     assert sorted(given(sqlite_store)) == ["correct", "incorrect"]
+
+
+def test_a_tab_gives_back_only_what_no_other_tab_shows(page, context, running, sqlite_store):
+    def held():
+        with sqlite_store.database.read() as connection:
+            return set(connection.execute(sqlalchemy.select(leases.c.proposal_id)).scalars())
+
+    def held_at_last(expected):
+        for _ in range(200):
+            if held() == expected:
+                return
+            page.wait_for_timeout(50)
+        assert held() == expected
+
+    eating = {asked.id for asked in sqlite_store.upcoming(EATING, "ann", 6)}
+    riding = {asked.id for asked in sqlite_store.upcoming(RIDING, "ann", 6)}
+    held_at_last(eating)
+    same, other = context.new_page(), context.new_page()
+    visit(same, running)
+    visit(other, running, RIDING)
+    held_at_last(eating | riding)
+    same.goto("about:blank")
+    other.goto("about:blank")
+    held_at_last(eating)
+    press(page, "x")
+    all_saved(page)
+    now = {asked.id for asked in sqlite_store.upcoming(EATING, "ann", 6)}
+    assert now != eating
+    held_at_last(now)
+    page.goto("about:blank")
+    held_at_last(set())

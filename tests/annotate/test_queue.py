@@ -21,7 +21,7 @@ from haystack.annotate.settings import QueueSettings
 from haystack.annotate.store.gold import choose_gold
 from haystack.annotate.store.leases import CLAIMABLE
 from haystack.annotate.store.store import AnnotationStore
-from haystack.annotate.store.tallies import recount
+from haystack.annotate.store.tallies import read_progress, recount
 from haystack.errors import InputError
 
 EATING, RIDING = 0, 1
@@ -130,15 +130,22 @@ def test_asking_again_renews_a_lease(open_store, make_proposal, clock):
     assert store.claim(EATING, "bob", 1).questions == ()
 
 
-def test_choosing_another_predicate_or_leaving_gives_questions_back(open_store, make_proposal):
+def test_what_is_given_back_is_free_and_nothing_else(open_store, make_proposal):
     store = open_store()
     queue = line(make_proposal, 3) + line(make_proposal, 3, RIDING)
     store.load_proposals(queue, round=0)
-    store.claim(EATING, "ann", 3)
-    assert ranks(store.claim(RIDING, "ann", 3)) == [0, 1, 2]
-    assert ranks(store.claim(EATING, "bob", 3)) == [0, 1, 2]
+    eating = store.claim(EATING, "ann", 3).questions
+    riding = store.claim(RIDING, "ann", 3).questions  # in another tab
+    assert store.claim(EATING, "bob", 3).questions == ()
+    judge(store, riding[0], "incorrect", "ann")
+    assert store.claim(RIDING, "ann", 3).questions == riding[1:]
+    store.release("ann", [eating[0].id, eating[2].id, "unknown"])
+    assert store.claim(EATING, "bob", 3).questions == (eating[0], eating[2])
+    assert store.claim(EATING, "ann", 3).questions == (eating[1],)
+    store.release("ann", [eating[0].id])  # it is bob's now
     store.release("ann")
-    assert ranks(store.claim(RIDING, "cleo", 3)) == [0, 1, 2]
+    assert store.claim(EATING, "cleo", 3).questions == (eating[1],)
+    assert store.claim(RIDING, "cleo", 3).questions == riding[1:]
 
 
 def test_the_one_who_waits_is_told_that_others_hold_the_rest(open_store, make_proposal, clock):
@@ -360,6 +367,44 @@ def test_a_skip_does_not_count_towards_k(open_store, make_proposal):
     assert ids(store.claim(EATING, "cleo", 1)) == [asked.id]
     assert store.progress("ann")[EATING].open == store.progress("bob")[EATING].open == 0
     assert store.progress("cleo")[EATING].open == 1
+
+
+def test_a_segment_that_a_gold_item_calls_faulty_is_faulty_everywhere(open_store, make_proposal):
+    store = open_store(draws=(0.0, 0.99), gold_rate=0.4)
+    known = make_proposal("i", 0, 1, rank=0)
+    uses, other = make_proposal("i", 1, 2, rank=1), make_proposal("i", 0, 2, rank=2)
+    beside = make_proposal("i", 2, 1, predicate=RIDING, rank=3)
+    store.load_proposals([known, uses, other, beside], round=0)
+
+    def agree(expected):
+        assert store.faulty_segments() == {("i", segment) for segment in expected}
+        labels = resolve(store.answers(), store.gold_items()).images.get("i")
+        assert (() if labels is None else labels.faulty) == expected
+        with store.database.write() as connection:
+            before = read_progress(connection, None)
+            recount(connection)
+            assert read_progress(connection, None) == before
+
+    store.set_gold({known.id: "object_faulty"}, "lead")
+    agree((1,))
+    assert store.upcoming(EATING, "eve", 9) == [other]
+    assert store.upcoming(RIDING, "eve", 9) == []
+    # It still measures who sees the fault, and what is held is not taken away.
+    assert store.claim(EATING, "eve", 2).questions == (known, other)
+    assert store.claim(EATING, "eve", 2).questions == (known, other)
+    judge(store, known, "correct", "eve")
+    agree((1,))
+    store.set_gold({known.id: "subject_faulty"}, "lead")
+    agree((0,))
+    assert store.upcoming(EATING, "bob", 9) == [uses]
+    store.set_gold({known.id: "correct"}, "lead")
+    agree(())
+    assert store.upcoming(EATING, "bob", 9) == [uses, other]
+    store.set_gold({known.id: "object_faulty"}, "lead")
+    store.remove_gold(known.id, "lead")
+    agree(())
+    assert store.upcoming(EATING, "bob", 9) == [known, uses, other]
+    assert store.upcoming(RIDING, "bob", 9) == [beside]
 
 
 def test_a_share_is_shared_and_a_predicate_may_differ(open_store, make_proposal):

@@ -10,7 +10,13 @@ import sqlalchemy
 
 from haystack.annotate.store import schema
 from haystack.annotate.store.database import Database
-from haystack.annotate.store.schema import MIGRATIONS, Migration, migrate, tables, views
+from haystack.annotate.store.schema import (
+    MIGRATIONS,
+    Migration,
+    migrate,
+    tables,
+    views,
+)
 from haystack.annotate.store.store import AnnotationStore
 from haystack.errors import InputError
 
@@ -75,6 +81,27 @@ def test_a_database_of_the_first_schema_is_brought_up(location, make_proposal, m
         assert store.faulty_segments() == {("1", 2)}
         origins = {answer.key: answer.proposal.origin for answer in store.answers()}
         assert origins == {"k1": "", "k2": "a model"}
+
+
+def test_faults_of_gold_items_close_questions_of_older_databases(location, make_proposal):
+    known, uses, other = (make_proposal("i", *pair) for pair in ((0, 1), (1, 2), (0, 2)))
+    with AnnotationStore(location) as store:
+        store.load_proposals([known, uses, other], round=0)
+        store.set_gold({known.id: "object_faulty"}, "lead")
+    database = Database(location)
+    with database.write(exclusive=True) as connection:  # as migration 3 left it
+        connection.execute(
+            sqlalchemy.text("UPDATE proposals SET is_open = TRUE WHERE id = :id"), {"id": uses.id}
+        )
+        connection.execute(
+            sqlalchemy.text("UPDATE meta SET value = '3' WHERE key = 'schema_version'")
+        )
+    database.close()
+    with AnnotationStore(location) as store:
+        assert store.schema_version == len(MIGRATIONS)
+        assert store.upcoming(0, "ann", 5) == [other]
+        assert store.progress()[0].open == 1
+        assert store.faulty_segments() == {("i", 1)}
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(location):

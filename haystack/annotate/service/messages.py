@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -52,6 +52,16 @@ class AnswerRequest(Addressed):
 
 class UndoRequest(Addressed):
     """Retract the latest answer."""
+
+
+class ReleaseRequest(BaseModel):
+    """Which questions others may have."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    proposals: list[Annotated[str, Field(max_length=64)]] | None = Field(
+        default=None, max_length=200, description="Their ids; without them all that one holds."
+    )
 
 
 class Question(BaseModel):

@@ -19,6 +19,7 @@ from haystack.annotate.service.messages import (
     PredicateProgress,
     Question,
     Queue,
+    ReleaseRequest,
     Undone,
     UndoRequest,
 )
@@ -176,9 +177,9 @@ def add_questions(app: FastAPI, desk: Desk) -> None:
         return Undone(undone=desk.question(proposal, given), queue=queue)
 
     @app.post("/api/release", status_code=204)
-    def post_release(asker: Asker) -> None:
-        """Let others have the questions that one holds, as when the page is closed."""
-        desk.store.release(asker.name)
+    def post_release(asker: Asker, release: ReleaseRequest | None = None) -> None:
+        """Let others have questions that one holds, as when a page is closed."""
+        desk.store.release(asker.name, None if release is None else release.proposals)
 
     @app.get("/api/progress")
     def get_progress(asker: Asker) -> CampaignProgress:

@@ -11,6 +11,7 @@ import { element, openShell, request, say } from "./shell.js";
 import { Sidebar } from "./sidebar.js";
 import { Signs } from "./signs.js";
 import { remember, remembered } from "./stored.js";
+import { hold, letGo } from "./tabs.js";
 import { NEXT_VIEWS, View } from "./view.js";
 
 const SETTLE_MS = 150; // keys pressed sooner were meant for the picture before
@@ -38,6 +39,7 @@ let frame = null;
 let given = 0; // answers of this visit
 let progressTimer = null;
 let reload = null; // tries again to reach the service
+let handed = []; // ids of the questions that this tab holds
 let free = {}; // of the service's last reply: what others hold
 
 // ---------------------------------------------------------------- the question on screen
@@ -281,6 +283,8 @@ function refill(list, unsent = new Set()) {
     return;
   }
   free = list;
+  handed = list.questions.map(({ id }) => id);
+  hold(handed);
   const first = current();
   const rest = list.questions.filter(
     ({ id }) => id !== first?.id && !unsent.has(id) && !outbox.pending.has(id),
@@ -300,11 +304,7 @@ function choose(index) {
   earlier = shown = null;
   at("stage").classList.add("waiting");
   // What was handed out here and was not answered is for others; then this claims anew.
-  release().finally(fetchQueue);
-}
-
-function release() {
-  return request("/api/release", { body: {}, keepalive: true }).catch(() => {});
+  request("/api/release", { body: { proposals: letGo(handed) } }).catch(() => {}).finally(fetchQueue);
 }
 
 function setPredicate(index) {
@@ -334,8 +334,10 @@ async function fetchQueue() {
 // Others need not wait for the questions of a page that is closed. Answers that are still on their
 // way keep theirs: nobody should be asked the same meanwhile.
 function giveBack() {
-  if (outbox.size > 0) return;
-  navigator.sendBeacon("/api/release", new Blob(["{}"], { type: "application/json" }));
+  const proposals = letGo(handed.filter((id) => !outbox.pending.has(id)));
+  if (proposals.length === 0) return;
+  const body = new Blob([JSON.stringify({ proposals })], { type: "application/json" });
+  navigator.sendBeacon("/api/release", body);
 }
 
 async function refreshProgress() {
@@ -471,13 +473,9 @@ function wire() {
     remember("next-view", view.next);
   });
   addEventListener("pagehide", giveBack);
-  addEventListener("pageshow", (event) => {
-    if (event.persisted) fetchQueue();
-  });
   addEventListener("beforeunload", (event) => {
     if (outbox.size > 0 && !outbox.durable) event.preventDefault();
   });
-  addEventListener("pagehide", release);
   addEventListener("pageshow", (event) => event.persisted && predicate !== null && fetchQueue());
   new ResizeObserver(resize).observe(at("stage"));
 }

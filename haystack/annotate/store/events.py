@@ -28,16 +28,31 @@ from haystack.annotate.store.rows import (
     not_undone,
     to_answer,
 )
-from haystack.annotate.store.schema import current_answers, events, segment_faults
+from haystack.annotate.store.schema import (
+    current_answers,
+    events,
+    gold,
+    proposals,
+    segment_faults,
+)
 from haystack.annotate.store.tallies import Tallies
 from haystack.annotate.store.times import timestamp
 from haystack.errors import InputError
 
 # These follow the imports above, which explain a missing SQLAlchemy.
-from sqlalchemy import Connection, Row, Select, bindparam, exists, select  # isort: skip
+from sqlalchemy import Connection, Row, Select, bindparam, exists, or_, select  # isort: skip
 
 _BY_KEY = answers_from(events).where(events.c.key == bindparam("key"))
-_HAS_FAULTS = select(exists().where(segment_faults.c.image_id == bindparam("image")))
+_HAS_FAULTS = select(
+    or_(
+        exists().where(segment_faults.c.image_id == bindparam("image")),
+        exists().where(
+            gold.c.verdict.in_(tuple(FAULTS)),
+            proposals.c.id == gold.c.proposal_id,
+            proposals.c.image_id == bindparam("image"),
+        ),
+    )
+)
 
 
 class Events:

@@ -48,7 +48,7 @@ class Gold:
                 raise InputError("expected the true answer of a gold item, got 'skip'")
             asked = find_proposal(connection, proposal_id)
             row = {"verdict": verdict, "set_by": lead, "set_at": set_at}
-            scope = touched_by(connection, asked)
+            scope = touched_by(connection, asked, verdict)
             with self._tallies.following(connection, lead, scope):
                 connection.execute(
                     self._insert(gold)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from haystack.annotate.records import Claim, Proposal, Purpose
 from haystack.annotate.settings import QueueSettings
 from haystack.annotate.store.rows import (
+    FAULTS,
     answered_by_me,
     is_faulty,
+    is_known_fault,
     is_wanted,
     judgements,
     not_undone,
@@ -102,7 +104,7 @@ _MINE = (
         leases.c.purpose.label("lease_purpose"),
         leases.c.position,
         leases.c.expires_at,
-        cast(is_faulty(), Integer).label("is_faulty"),
+        cast(and_(is_faulty(), ~is_known_fault()), Integer).label("is_faulty"),
         cast(is_wanted(), Integer).label("is_wanted"),
     )
     .join_from(leases, proposals, proposals.c.id == leases.c.proposal_id)
@@ -129,7 +131,7 @@ _GOLD = (
         proposals.c.predicate == bindparam("predicate"),
         _OTHERS,
         ~answered_by_me(("label", "gold", "repeat", "adjudication")),
-        ~is_faulty(),
+        or_(gold.c.verdict.in_(tuple(FAULTS)), ~is_faulty()),  # who sees that fault is measured
     )
     .order_by(proposals.c.id)
     .limit(bindparam("many"))
@@ -213,7 +215,7 @@ class Leases:
 
         Args:
             connection: a writing transaction, in which it is the annotator's turn.
-            predicate: what they are about; leases on other predicates are given up.
+            predicate: what they are about; leases on other predicates stay as they are.
             annotator: who asks.
             limit: at most so many.
         """
@@ -225,7 +227,9 @@ class Leases:
         kept, given_up = [], []
         for row in own:
             is_live = now < row.expires_at <= horizon
-            if is_live and row.predicate == predicate and _is_askable(row):
+            if is_live and row.predicate != predicate:
+                continue  # it may be on the screen of another tab
+            if is_live and _is_askable(row):
                 kept.append(row)
             elif row.lease_purpose == "label" or is_live:
                 given_up.append(row.id)
@@ -264,9 +268,11 @@ class Leases:
         ends = self._clock().timestamp() + self._settings.lease_seconds
         self._lease(connection, annotator, [(proposal, purpose)], (first or 0) - 1, ends)
 
-    def release(self, connection: Connection, annotator: str) -> None:
-        """Give up whatever the annotator holds."""
+    def release(self, connection: Connection, annotator: str, ids: Collection[str] | None) -> None:
+        """Give up what the annotator holds of these proposals; of all if None."""
         held = connection.execute(_MY_IDS, {"me": annotator}).scalars().all()
+        if ids is not None:
+            held = [identifier for identifier in held if identifier in ids]
         self._end(connection, annotator, held)
 
     # ------------------------------------------------------------------

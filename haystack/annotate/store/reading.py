@@ -12,7 +12,7 @@ from haystack.annotate.store.rows import (
     to_answer,
     to_proposal,
 )
-from haystack.annotate.store.schema import current_answers, events, faulty_segments, proposals
+from haystack.annotate.store.schema import current_answers, events, faulty_segments, gold, proposals
 
 # These follow the imports above, which explain a missing SQLAlchemy.
 from sqlalchemy import Connection, exists, func, select  # isort: skip
@@ -36,9 +36,17 @@ def read_measurements(connection: Connection) -> list[Answer]:
 
 
 def read_faulty_segments(connection: Connection) -> set[tuple[str, int]]:
-    """(image id, segment index) of every segment that an answer calls faulty."""
-    query = select(faulty_segments.c.image_id, faulty_segments.c.segment)
-    return {(row.image_id, row.segment) for row in connection.execute(query)}
+    """(image id, segment index) of every segment that an answer or a gold item calls faulty."""
+    reported = select(faulty_segments.c.image_id, faulty_segments.c.segment)
+    found = {(row.image_id, row.segment) for row in connection.execute(reported)}
+    known = (
+        select(proposals.c.image_id, proposals.c.subject, proposals.c.object, gold.c.verdict)
+        .join_from(gold, proposals, proposals.c.id == gold.c.proposal_id)
+        .where(gold.c.verdict.in_(tuple(FAULTS)))
+    )
+    for row in connection.execute(known):
+        found.add((row.image_id, getattr(row, FAULTS[row.verdict])))
+    return found
 
 
 def read_disputes(connection: Connection, limit: int | None) -> list[Dispute]:

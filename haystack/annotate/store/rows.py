@@ -130,11 +130,29 @@ def answered_by_me(purposes: tuple[str, ...] = LABELS) -> ColumnElement[bool]:
     )
 
 
+def is_known_fault() -> ColumnElement[bool]:
+    """The proposal is a gold item whose true answer is that a segment is faulty."""
+    return exists().where(gold.c.proposal_id == proposals.c.id, gold.c.verdict.in_(tuple(FAULTS)))
+
+
 def is_faulty() -> ColumnElement[bool]:
-    """An answer calls one of the proposal's two segments faulty."""
-    return exists().where(
-        faulty_segments.c.image_id == proposals.c.image_id,
-        faulty_segments.c.segment.in_((proposals.c.subject, proposals.c.object)),
+    """An answer, or what is known of a gold item, calls one of the two segments faulty."""
+    used = (proposals.c.subject, proposals.c.object)
+    known = proposals.alias()
+    return or_(
+        exists().where(
+            faulty_segments.c.image_id == proposals.c.image_id, faulty_segments.c.segment.in_(used)
+        ),
+        exists().where(
+            known.c.image_id == proposals.c.image_id,
+            gold.c.proposal_id == known.c.id,
+            or_(
+                *(
+                    and_(gold.c.verdict == fault, known.c[end].in_(used))
+                    for fault, end in FAULTS.items()
+                )
+            ),
+        ),
     )
 
 

@@ -377,6 +377,23 @@ MIGRATIONS: tuple[Migration, ...] = (
             *RECOUNT,
         ),
     ),
+    # A segment that a gold item calls faulty closes its questions, as in the labels. It is no part
+    # of the view: a union there is read as a whole for every question that is looked at.
+    Migration(
+        4,
+        (
+            """UPDATE proposals SET is_open = FALSE WHERE is_open AND EXISTS (
+                SELECT 1 FROM proposals known JOIN gold ON gold.proposal_id = known.id
+                WHERE known.image_id = proposals.image_id AND (
+                    gold.verdict = 'subject_faulty'
+                    AND known.subject IN (proposals.subject, proposals.object)
+                    OR gold.verdict = 'object_faulty'
+                    AND known.object IN (proposals.subject, proposals.object)
+                )
+            )""",
+            *RECOUNT,
+        ),
+    ),
 )
 
 

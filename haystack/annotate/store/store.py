@@ -155,7 +155,7 @@ class AnnotationStore:
         faulty. Gold items and repeats are mixed in as the settings say.
 
         Args:
-            predicate: what they are about; the annotator gives up those about others.
+            predicate: what they are about; what the annotator holds about others stays held.
             annotator: who asks.
             limit: at most so many.
 
@@ -173,12 +173,17 @@ class AnnotationStore:
             time.sleep(_CLAIM_PAUSE_SECONDS)
         return claim
 
-    def release(self, annotator: str) -> None:
-        """Give up whatever this annotator holds, as when the page is closed."""
+    def release(self, annotator: str, ids: Collection[str] | None = None) -> None:
+        """Give up what this annotator holds, as when a page is closed.
+
+        Args:
+            annotator: who holds it.
+            ids: of the proposals that are given up; None: all.
+        """
         check_names(annotator)
         with self._database.write() as connection:
             self._database.take_turns(connection, "annotator", annotator)
-            self._leases.release(connection, annotator)
+            self._leases.release(connection, annotator, ids)
 
     def upcoming(self, predicate: int, annotator: str, limit: int) -> list[Proposal]:
         """What this annotator could be asked about ``predicate``, by rank; nothing is handed out.
@@ -370,7 +375,7 @@ class AnnotationStore:
             return read_disputes(connection, limit)
 
     def faulty_segments(self) -> set[tuple[str, int]]:
-        """(image id, segment index) of every segment that an answer calls faulty."""
+        """(image id, segment index) of every segment that an answer or a gold item calls faulty."""
         with self._database.read() as connection:
             return read_faulty_segments(connection)
 

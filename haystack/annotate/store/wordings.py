@@ -19,13 +19,8 @@ from typing import Any
 
 from haystack.annotate.records import KeyConflictError, Proposal
 from haystack.annotate.store.database import Database
-from haystack.annotate.store.schema import (
-    current_answers,
-    faulty_segments,
-    predicate_names,
-    proposals,
-    wordings,
-)
+from haystack.annotate.store.rows import is_faulty
+from haystack.annotate.store.schema import current_answers, predicate_names, proposals, wordings
 from haystack.annotate.store.times import timestamp, utc_now
 from haystack.errors import ConflictError, InputError
 
@@ -371,15 +366,11 @@ def affirmed_pairs(database: Database) -> dict[int, list[Proposal]]:
         contradiction.c.proposal_id == proposals.c.id,
         contradiction.c.verdict.not_in(("correct", "skip")),
     )
-    faulty = exists().where(
-        faulty_segments.c.image_id == proposals.c.image_id,
-        faulty_segments.c.segment.in_((proposals.c.subject, proposals.c.object)),
-    )
     correct = exists().where(
         current_answers.c.proposal_id == proposals.c.id, current_answers.c.verdict == "correct"
     )
     fields = [proposals.c[field.name] for field in dataclasses.fields(Proposal)]
-    query = select(*fields).where(correct, ~contradicted, ~faulty).order_by(proposals.c.id)
+    query = select(*fields).where(correct, ~contradicted, ~is_faulty()).order_by(proposals.c.id)
     found: dict[int, list[Proposal]] = defaultdict(list)
     with database.read() as connection:
         for row in connection.execute(query):
