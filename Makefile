@@ -1,6 +1,7 @@
 # Everything a fresh machine needs is Python 3.10+ and a package index.
 PYTHON ?= python3
 VENV ?= .venv
+DOCS_VENV ?= .venv-docs
 DEMO ?= demo-run
 BIN := $(VENV)/bin
 
@@ -32,8 +33,8 @@ format: $(VENV)/.dev  ## let ruff rewrite the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.dev  ## build the documentation into docs/_build; a warning is an error
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+docs: $(DOCS_VENV)/.done  ## build the documentation into docs/_build; a warning is an error
+	$(DOCS_VENV)/bin/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
 wheel: $(VENV)/.dev  ## build the wheel into dist/
 	$(BIN)/python -m build --wheel
@@ -50,7 +51,7 @@ image-test:  ## build the images and run them (docker/image_test.sh says what it
 	docker/image_test.sh
 
 clean:  ## remove the virtual environment and what the demo and the build wrote
-	rm -rf $(VENV) $(DEMO) build dist docs/_build docs/_generated *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DOCS_VENV) $(DEMO) build dist docs/_build docs/_generated *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 # A Python that has PyTorch lends it to the environment, so that it is not downloaded again.
 $(VENV)/bin/python:
@@ -71,6 +72,13 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(INSTALL) '.[dev]'
 	@touch $(VENV)/.demo $@
+
+# Small, and without PyTorch: docs/conf.py stands in for what is missing.
+$(DOCS_VENV)/.done: docs/requirements.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	@echo "installing into $(DOCS_VENV), some 200 MB"; \
+	  $(DOCS_VENV)/bin/python -m pip install --quiet --requirement docs/requirements.txt
+	@touch $@
 
 $(VENV)/.image: $(VENV)/bin/python pyproject.toml
 	$(INSTALL) '.[image]'

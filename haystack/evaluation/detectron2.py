@@ -45,7 +45,7 @@ class SceneGraphEvaluator:
 
     Args:
         annotations: a PSG or Haystack file, the name of a bundled data set, or a data set.
-        protocol: a name in :data:`haystack.metrics.protocols.PROTOCOLS`.
+        protocol: a name in :data:`haystack.metrics.PROTOCOLS`.
         split: the images that may come; by default as in :func:`haystack.evaluate`.
         training: training annotations for zR, wR and wIMR, as in :func:`haystack.evaluate`.
         per_predicate: also return a value for each predicate, ``P-AUC-riding``, and for PQ, SQ and

@@ -77,9 +77,9 @@ def evaluate(
     Args:
         annotations: a PSG or Haystack file, the name of a bundled data set, or a data set.
         predictions: a file that :data:`haystack.evaluation.READERS` lists, or predictions.
-        protocol: a name in :data:`haystack.metrics.protocols.PROTOCOLS`.
+        protocol: a name in :data:`haystack.metrics.PROTOCOLS`.
         ks: the cut-offs K of the recalls.
-        metrics: names in :data:`haystack.metrics.kinds.METRICS`; by default all that can be
+        metrics: names in :data:`haystack.metrics.METRICS`; by default all that can be
             computed but PQ, SQ and RQ, which ask for panoptic PNGs and for masks that do not
             overlap, and come with ``PQ_th`` (things), ``PQ_st`` (stuff) and a value for each class.
         training: training annotations, of which the images that are not listed as test images

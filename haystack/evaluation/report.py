@@ -30,7 +30,7 @@ class Report:
         split: the images that were evaluated: ``test``, ``train`` or ``all``.
         images: their number.
         metrics: the scalars: ``P-AUC``, ``PDD``, ``PDO``, ``R@20``, ``mR@20``, ...; see
-            :data:`haystack.metrics.kinds.RECALLS` for what each is.
+            :data:`haystack.metrics.RECALLS` for what each is.
         support: what stands behind them: ``images_with_relations``, ``positives``, ``negatives``
             (labels), ``predicates`` (metric -> how many predicates entered its mean),
             ``missing_images`` (annotated, without a prediction), ``missing_pairs`` (annotated,

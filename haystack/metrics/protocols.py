@@ -225,8 +225,8 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
   ng-IMR and ng-wIMR, which it has not, are undefined.
 - ``openpsg-phrdet``, ``openpsg-pan_seg-phrdet``: its phrase detection, which it prints beside that
   of SGDet: as the two above, but a pair hits if the union of its two boxes, or masks, overlaps that
-  of the triplet's. R@inf asks for such a pair; InstR, P-AUC, PDD, PDO and the missing pairs ask for
-  objects, as above.
+  of the triplet's. ``R@inf`` asks for such a pair; InstR, P-AUC, PDD, PDO and the missing pairs
+  ask for objects, as above.
 - ``sgbench``: SGBench 1.0. Each prediction goes to one object, an object may get many. mR is
   undefined as soon as one predicate is absent. An image that the predictions lack counts as 0 in R
   but, since its script adds to NaN there, not at all in mR; kept. PR@K cuts the annotations to

@@ -87,14 +87,14 @@ class SceneGraphMetrics(RecallStates):
     count as a perfect segmentation, and where no image has other objects the three are undefined.
 
     As output of ``compute``: a dict of scalars, NaN where undefined; names and definitions are
-    those of :data:`haystack.metrics.kinds.RECALLS` (``R@K``, ``mR@K``, ...), ``P-AUC``, ``PDD``,
+    those of :data:`haystack.metrics.RECALLS` (``R@K``, ``mR@K``, ...), ``P-AUC``, ``PDD``,
     ``PDO``, ``InstR`` and ``PRank``; ``PQ``, ``PQ_th`` (things), ``PQ_st`` (stuff), ... as in
     :class:`~haystack.metrics.PanopticQuality`.
 
     Args:
         num_predicates: P; "no relation" is not among them.
         ks: the cut-offs K of the recalls.
-        protocol: a name in :data:`haystack.metrics.protocols.PROTOCOLS`.
+        protocol: a name in :data:`haystack.metrics.PROTOCOLS`.
         from_logits: ``scores`` and ``no_relation`` (then required) are logits; the softmax over
             all P + 1 is taken here.
         per_predicate: ``compute`` also returns ``per_predicate/NAME`` [P] for each metric that is
@@ -103,7 +103,7 @@ class SceneGraphMetrics(RecallStates):
             pair), ``missing_pairs`` (annotated, but not predicted), ``positives`` [P],
             ``negatives`` [P], and for each mean over predicates ``predicates/NAME``, how many
             entered it; and ``per_class/PQ`` [C], ... where they are asked for.
-        metrics: names in :data:`haystack.metrics.kinds.METRICS`; by default all that can be
+        metrics: names in :data:`haystack.metrics.METRICS`; by default all that can be
             computed.
         training: what training showed, for zR, wR and wIMR: rows (subject class, object class,
             predicate) [S, 3], as often as they occur, or

@@ -28,7 +28,7 @@ class RecallStates(HaystackMetric):
 
     Args:
         num_predicates: P.
-        recalls: names in :data:`haystack.metrics.kinds.RECALLS`.
+        recalls: names in :data:`haystack.metrics.RECALLS`.
         ks: the cut-offs K.
         protocol: its choices.
         training: what the training annotations showed, where a recall needs it.

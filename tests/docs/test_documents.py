@@ -184,11 +184,42 @@ def test_every_page_is_linked():
             assert re.search(rf"^{re.escape(name)}$", index, re.MULTILINE), f"{name} is not linked"
 
 
-def test_the_documentation_is_built_without_a_warning(tmp_path):
+NOT_INSTALLED = """
+from importlib.machinery import PathFinder
+
+found = PathFinder.find_spec
+missing = {missing}
+PathFinder.find_spec = lambda name, *rest: (
+    None if name.partition(".")[0] in missing else found(name, *rest)
+)
+"""
+"""A ``sitecustomize`` that hides packages."""
+IMPORT_NAMES = {"pillow": "PIL", "kornia-rs": "kornia_rs", "zlib-ng": "zlib_ng"}
+
+
+def test_make_docs_installs_what_pyproject_names():
+    lines = (DOCS / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [line for line in lines if line and not line.startswith("#")]
+    extra = [name for name in wanted if name not in dependencies()]
+    assert extra == optional_dependencies()["docs"]
+
+
+@pytest.mark.parametrize("small", [False, True], ids=["all installed", "as make docs installs"])
+def test_the_documentation_is_built_without_a_warning(tmp_path, small):
     pytest.importorskip("sphinx", reason="needs the extra 'docs'")
     copy = tmp_path / "docs"
     shutil.copytree(DOCS, copy, ignore=shutil.ignore_patterns("_*"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if small:
+        requirements = (DOCS / "requirements.txt").read_text(encoding="utf-8").splitlines()
+        names = [
+            re.match(r"[\w-]+", line)[0] for line in dependencies() if line not in requirements
+        ]
+        missing = {IMPORT_NAMES.get(name, name) for name in names}
+        assert "torch" in missing
+        hiding = NOT_INSTALLED.format(missing=missing | {"fastapi", "sqlalchemy", "faiss", "scipy"})
+        (tmp_path / "sitecustomize.py").write_text(hiding)
+        environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{ROOT}"
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     done = subprocess.run(
         [*command, str(copy), str(tmp_path / "built")],
@@ -198,10 +229,30 @@ def test_the_documentation_is_built_without_a_warning(tmp_path):
         env=environment,
     )
     assert done.returncode == 0, done.stderr
-    built = (tmp_path / "built" / "reference" / "metrics.html").read_text(encoding="utf-8")
+    reference = tmp_path / "built" / "reference"
+    built = (reference / "metrics.html").read_text(encoding="utf-8")
     assert "single-mpo" in built
     assert "<math" in built
     assert "\\frac" not in built, "formulas must be legible without a network"
-    verbs = (tmp_path / "built" / "reference" / "verbs.html").read_text(encoding="utf-8")
+    verbs = (reference / "verbs.html").read_text(encoding="utf-8")
     for name in haystack.cli.parser.build_parser()._subparsers._group_actions[0].choices:
         assert f"usage: haystack {name}" in verbs
+    page = (reference / "api" / "metrics.html").read_text(encoding="utf-8")
+    assert "mailto:" not in page  # R@inf
+    text = re.sub(r"<[^>]*>", "", page)
+    assert "PairRecall(num_predicates, ks=(20, 50, 100)" in text  # no mock's signature
+    assert "ks (Sequence[int])" in text  # its constructor's type, not the attribute's
+    assert ("torch.Tensor" in text) == small
+
+
+def dependencies() -> list[str]:
+    return _project()["dependencies"]
+
+
+def optional_dependencies() -> dict[str, list[str]]:
+    return _project()["optional-dependencies"]
+
+
+def _project() -> dict:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads TOML")
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

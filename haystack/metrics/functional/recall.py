@@ -170,7 +170,7 @@ def instance_recall_rows(
 
 
 def reachable_ranks(found: Tensor, triplet_objects: Tensor) -> Tensor:
-    """R@inf and mR@inf: ranks of true triplets for a model that ranks perfectly what it has found.
+    """``R@inf``, ``mR@inf``: ranks of true triplets if what is found were ranked perfectly.
 
     A triplet counts as hit, however many candidates may come first, as soon as its subject and its
     object are found (SGBench 1.0): the most that any ranking of the model's pairs could reach.

@@ -13,7 +13,9 @@ from haystack.metrics.functional.matching.pairs import ObjectPairs
 from haystack.metrics.functional.tensors import on_host, where_true
 
 MatchRule = Literal["many-to-many", "many-to-one", "one-to-one"]
+"""How many predicted objects may stand for how many annotated ones."""
 RULES: tuple[str, ...] = get_args(MatchRule)
+"""The names of the match rules."""
 
 
 @dataclass(frozen=True)
