@@ -6,7 +6,9 @@
 #   ENGINE=buildah docker/image_test.sh   without a daemon and without a registry: the base is made of
 #                                         Debian's packages by debootstrap. As root; needs buildah,
 #                                         debootstrap and iproute2
-#   FLAVOUR=cpu docker/image_test.sh      PyTorch without CUDA (default: cuda, which runs on a CPU too)
+#   FLAVOUR=cpu docker/image_test.sh      PyTorch without CUDA (default: cuda, which runs on a CPU too);
+#                                         NAME takes docker/requirements-NAME.lock, for example a copy
+#                                         with the checksum of a wheel of one's own
 #   TARGETS="runtime annotate test"       which to build and try; detectron2 is one more, with
 #                                         BUILD_ARGS for its Dockerfile. annotate is tried alone, and
 #                                         by compose_test.py with PostgreSQL as compose.yaml says
@@ -32,6 +34,8 @@ ENGINE=${ENGINE:-$(docker info >/dev/null 2>&1 && echo docker || echo buildah)}
 PIP_CONF=${PIP_CONF:-/dev/null}
 ANYBODY=23456:23456 # whoever starts a container is unknown in it
 mkdir -p "$WORK"
+exec 9>"$WORK/lock"
+flock --nonblock 9 || { echo "another run works in $WORK; name another folder as WORK" >&2; exit 1; }
 results=${RESULTS:-$(mktemp -d "$WORK/results.XXXXXX")}
 background=
 network=
@@ -226,7 +230,8 @@ annotate_works() {
   grep -q 'login#token=' "$results/link" || fail "no link to log in by"
   if [ "$ENGINE" = docker ]; then
     local container
-    container=$(docker run --detach --user "$ANYBODY" -v "$results/work:/work" -p 127.0.0.1::8765 \
+    container=$(docker run --detach --user "$ANYBODY" -v "$results/work:/work" \
+      -v "$results/images:$results/images:ro" -p 127.0.0.1::8765 \
       --read-only --tmpfs /tmp "$(image annotate)")
     for _ in $(seq 60); do
       [ "$(docker inspect --format '{{.State.Health.Status}}' "$container")" != healthy ] || break
@@ -254,7 +259,8 @@ annotate_works() {
   sleep 1
   # shellcheck disable=SC2016  # expanded in the container
   setsid nsenter --net=/proc/$network/ns/net bash -c 'buildah "$@"' - \
-    run --user "$ANYBODY" --volume "$results/work:/work" "$container" -- \
+    run --user "$ANYBODY" --volume "$results/work:/work" \
+    --volume "$results/images:$results/images:ro" "$container" -- \
     sh -c 'echo $$ >/work/pid; exec "$@"' sh "${words[@]}" >"$results/service.log" 2>&1 &
   background=$!
   for _ in $(seq 60); do
