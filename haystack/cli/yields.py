@@ -218,7 +218,16 @@ def _of_campaign(args: argparse.Namespace) -> Outcome:
 
 
 def _table(summary: Summary) -> list[str]:
-    header = ("predicate", "judged", "needles", "per 100", "random", "alpha", "to ask", "work")
+    header = (
+        "predicate",
+        "judged",
+        "needles",
+        "per 100",
+        "random",
+        "alpha",
+        "needed",
+        "time needed",
+    )
     rows = []
     for row in summary.predicates:
         per_100, random = row.share.value, row.baseline

@@ -206,6 +206,8 @@ def test_the_page_shows_the_figures(open_page, expect):
     chart = page.get_by_role("img", name="Yield of eating: 30.0 needles per 100 in 30 questions")
     expect(chart).to_be_visible()
     expect(page.locator("#totals")).to_contain_text("Needles930.0 per 100")
+    expect(page.locator("#totals")).to_contain_text("Answers still needed30Time needed")
+    expect(page.locator("#totals")).to_contain_text("for one person; nobody is at work now")
     expect(cell(page, "people", 1, 0)).to_contain_text("bea")
     page.get_by_text("Pairs of annotators (1)").click()
     expect(cell(page, "pairs", 0, 0)).to_be_visible()

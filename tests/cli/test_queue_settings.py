@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from haystack.annotate.store.store import AnnotationStore
 from haystack.cli.annotate import _hide_gold, _queue_settings
 from haystack.errors import InputError
 from haystack.io import read_psg
-from haystack.pipeline.config import load_config
+from haystack.pipeline.config import AnnotateConfig, load_config
 from haystack.vocabulary import psg_vocabulary
 
 
@@ -29,6 +30,26 @@ def workspace_of(known, *settings):
         vocabulary=psg_vocabulary(),
         segments_of=lambda graphs: {i: known.by_id()[i].segments for i in graphs},
     )
+
+
+def test_the_workspace_and_the_store_know_the_same_settings(known):
+    """They cannot share a class: the store knows of no workspace, the pipeline of no store."""
+    workspace_only, store_only = {"gold_items", "adjudication"}, {"tie_breaker"}
+    configured = {field.name for field in fields(AnnotateConfig)} - workspace_only
+    assert configured == {field.name for field in fields(QueueSettings)} - store_only
+    untouched = _queue_settings(workspace_of(known))
+    assert untouched == QueueSettings()
+    changed = {
+        **{"copies": "2", "share": "0.5", "copies_of": "[eating=3]", "adjudication": "annotator"},
+        **{"lease_seconds": "60", "gold_rate": "0.1", "repeat_rate": "0.05", "repeat_after": "20"},
+    }
+    assert set(changed) == configured | {"adjudication"}
+    for name, value in changed.items():
+        found = _queue_settings(workspace_of(known, f"annotate.{name}={value}"))
+        differing = {
+            f.name for f in fields(found) if getattr(found, f.name) != getattr(untouched, f.name)
+        }
+        assert differing == {"tie_breaker" if name == "adjudication" else name}
 
 
 def test_settings_of_the_queue_reach_the_store(known):

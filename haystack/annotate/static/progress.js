@@ -180,15 +180,17 @@ function total(name, value, note = "") {
 function fillTotals() {
   const { judged, needles, active } = summary;
   const perHundred = judged ? `${((100 * needles) / judged).toFixed(1)} per 100` : "";
-  const people = active === 1 ? "one person is" : `${count(active)} people are`;
+  const people = active === 1 ? "the one person" : `the ${count(active)} people`;
   const clock = summary.clock_hours_to_go === null
-    ? "nobody is at work" : `${duration(summary.clock_hours_to_go)} while ${people} at work`;
+    ? "nobody is at work now"
+    : `${duration(summary.clock_hours_to_go)} with ${people} at work now`;
   put(document.getElementById("totals"),
     total("Needles", count(needles), perHundred),
     total("Judged questions", count(judged)),
     total("Answers", count(summary.answers), `in ${duration(summary.hours)} of work`),
-    total("Still to ask", count(summary.to_ask)),
-    total("Work left", duration(summary.hours_to_go), summary.to_ask ? clock : ""));
+    total("Answers still needed", count(summary.to_ask)),
+    total("Time needed", duration(summary.hours_to_go),
+      summary.to_ask ? `for one person; ${clock}` : ""));
   const stopped = summary.predicates.filter((item) => item.advice.stop).map((item) => item.name);
   const box = document.getElementById("advice");
   box.hidden = !stopped.length;
