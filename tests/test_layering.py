@@ -124,3 +124,19 @@ def test_the_annotation_service_the_executors_and_the_weights_need_no_torch(pack
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_serving_the_annotation_page_needs_no_torch():
+    """What ``haystack annotate`` imports before it serves; PyTorch would cost seconds, and 1 GB."""
+    code = (
+        "import importlib, sys\n"
+        "for name in ('cli.annotate', 'cli.annotators', 'cli.truth', 'campaign.rounds', 'io', "
+        "'pipeline.workspace', 'pipeline.jobs.gather', 'pipeline.jobs.upstream', "
+        "'annotate.service.server', 'annotate.service.app', 'annotate.store.store', 'cli.pages', "
+        "'cli.yields', 'pipeline.cluster_choice', 'pipeline.examples', 'pipeline.media', "
+        "'drawing.figures'):\n"
+        "    importlib.import_module(f'haystack.{name}')\n"
+        "print(*[name for name in ('torch', 'faiss', 'timm') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

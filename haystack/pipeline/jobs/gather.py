@@ -15,7 +15,6 @@ from haystack.executors.base import Counts, Outputs
 from haystack.pipeline import tables
 from haystack.pipeline.jobs.upstream import finished, upstream_checksums
 from haystack.pipeline.scoring.candidates import Candidates
-from haystack.pipeline.scoring.top_candidates import TopCandidates
 from haystack.pipeline.segment_index import SegmentIndex
 from haystack.pipeline.workspace import CANDIDATES, GATHERED, Workspace
 
@@ -81,6 +80,9 @@ def best_of(paths: Iterable[Path], notes: Mapping[str, Any]) -> Candidates:
         paths: the files, in any order.
         notes: what they have in common; see ``common_notes``.
     """
+    # Here, because it imports PyTorch, without which the annotation page does.
+    from haystack.pipeline.scoring.top_candidates import TopCandidates
+
     clusters, predicates = notes["shape"]
     best = TopCandidates(clusters, predicates, notes["top"], opinions=len(notes["models"]))
     for path in paths:
