@@ -12,7 +12,7 @@ import haystack
 PACKAGE = Path(haystack.__file__).parent
 
 # Layer -> the layers that it may import, besides itself. Only `cli`, `campaign` and `demo` wire.
-BASE = {"errors", "files", "config", "text", "devices", "environment", "proportion"}
+BASE = {"errors", "files", "config", "text", "times", "devices", "environment", "proportion"}
 DATA = BASE | {"vocabulary", "scene_graph", "statistics"}
 IO = DATA | {"io"}
 FUNCTIONAL = DATA | {"metrics.functional"}
@@ -24,6 +24,7 @@ ALLOWED = {
     "environment": {"errors", "files"},
     "config": {"errors"},
     "text": set(),
+    "times": set(),
     "proportion": set(),
     "devices": {"errors"},
     "vocabulary": BASE,

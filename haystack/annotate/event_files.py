@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from haystack import files
 from haystack.annotate.records import Proposal, Purpose, Verdict, check_names
-from haystack.annotate.store.times import moment_of
 from haystack.errors import InputError
+from haystack.times import moment_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

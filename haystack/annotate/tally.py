@@ -16,9 +16,9 @@ import numpy as np
 
 from haystack.annotate.agreement import THREE_CLASSES, Counts
 from haystack.annotate.records import VERDICTS, Purpose, Verdict
-from haystack.annotate.store.times import moment_of
 from haystack.annotate.yields import Outcomes
 from haystack.errors import InputError
+from haystack.times import moment_of
 
 if TYPE_CHECKING:
     from haystack.annotate.store.event_feed import Event

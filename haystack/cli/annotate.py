@@ -153,10 +153,10 @@ def load_queue(
     from haystack.annotate.records import Proposal
     from haystack.annotate.simulate import SteppingClock
     from haystack.annotate.store.store import AnnotationStore
-    from haystack.annotate.store.times import utc_now
     from haystack.cli.truth import check_segments
     from haystack.pipeline.jobs.gather import GatherJob
     from haystack.pipeline.jobs.upstream import ALL, finished, upstream_checksums
+    from haystack.times import utc_now
 
     # Outdated scores or segments would show other objects than the queue asks about.
     shards = workspace.source.shards()

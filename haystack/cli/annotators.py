@@ -119,7 +119,7 @@ def _give_links(
 
 
 def _list(accounts: Accounts) -> Outcome:
-    from haystack.annotate.store.times import utc_now
+    from haystack.times import utc_now
 
     now = utc_now()
     rows = [

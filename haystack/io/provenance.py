@@ -7,7 +7,6 @@ readers would trip over one. A record belongs to a label by image id and row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from haystack import files
 from haystack.errors import InputError
 from haystack.scene_graph import NO_RELATION, SceneGraphDataset
 from haystack.text import without_folders
+from haystack.times import moment_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,6 +160,4 @@ def merged_provenance(
 
 def _timed(answer: Record) -> Record:
     moment = answer["created_at"]
-    if isinstance(moment, str):
-        moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
-    return {**answer, "created_at": moment}
+    return {**answer, "created_at": moment_of(moment) if isinstance(moment, str) else moment}

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from haystack.annotate.store.database import Database
 from haystack.annotate.store.schema import annotators
-from haystack.annotate.store.times import moment_of, timestamp, utc_now
 from haystack.errors import InputError
+from haystack.times import moment_of, timestamp, utc_now
 
 # These follow the imports above, which explain a missing SQLAlchemy.
 from sqlalchemy import Row, func, or_, select, update  # isort: skip

@@ -36,8 +36,8 @@ from haystack.annotate.store.schema import (
     segment_faults,
 )
 from haystack.annotate.store.tallies import Tallies
-from haystack.annotate.store.times import timestamp
 from haystack.errors import InputError
+from haystack.times import timestamp
 
 # These follow the imports above, which explain a missing SQLAlchemy.
 from sqlalchemy import Connection, Row, Select, bindparam, exists, or_, select  # isort: skip

@@ -20,8 +20,8 @@ from haystack.annotate.store.rows import (
 )
 from haystack.annotate.store.schema import current_answers, meta, proposals, rounds
 from haystack.annotate.store.tallies import recount
-from haystack.annotate.store.times import timestamp
 from haystack.errors import InputError
+from haystack.times import timestamp
 
 # These follow the imports above, which explain a missing SQLAlchemy.
 from sqlalchemy import (  # isort: skip

@@ -35,7 +35,7 @@ from haystack.annotate.store.reading import (
 from haystack.annotate.store.rows import find_proposal, to_proposal
 from haystack.annotate.store.schema import events, proposals
 from haystack.annotate.store.tallies import Tallies, read_progress
-from haystack.annotate.store.times import timestamp, utc_now
+from haystack.times import timestamp, utc_now
 
 # These follow the imports above, which explain a missing SQLAlchemy.
 from sqlalchemy import exists, func, select  # isort: skip

@@ -21,8 +21,8 @@ from haystack.annotate.records import KeyConflictError, Proposal
 from haystack.annotate.store.database import Database
 from haystack.annotate.store.rows import is_faulty
 from haystack.annotate.store.schema import current_answers, predicate_names, proposals, wordings
-from haystack.annotate.store.times import timestamp, utc_now
 from haystack.errors import ConflictError, InputError
+from haystack.times import timestamp, utc_now
 
 # These follow the imports above, which explain a missing SQLAlchemy.
 from sqlalchemy import Connection, Row, exists, func, select  # isort: skip
