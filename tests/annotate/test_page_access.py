@@ -52,6 +52,22 @@ def test_space_after_a_click_skips_but_presses_a_button_reached_by_tab(page, sql
     assert given(sqlite_store) == ["correct", "skip", "no_relation", "no_relation"]
 
 
+@pytest.mark.parametrize("size", [(320, 640), (375, 667), (390, 844)])
+def test_on_a_phone_the_picture_keeps_a_size_and_all_answers_can_be_reached(
+    page, sqlite_store, size
+):
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    assert page.locator("#stage").bounding_box()["height"] >= 200
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    for button in page.locator("#answers button").all():
+        button.scroll_into_view_if_needed()
+        expect(button).to_be_in_viewport(ratio=1)
+    settled(page)
+    page.locator("[data-verdict=incorrect]").click()
+    all_saved(page)
+    assert given(sqlite_store) == ["incorrect"]
+
+
 def test_everything_is_on_screen_from_tablet_to_laptop(page):
     for width, height in ((1366, 768), (1280, 640), (1024, 768), (820, 1180), (600, 960)):
         page.set_viewport_size({"width": width, "height": height})
