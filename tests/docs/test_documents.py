@@ -29,6 +29,7 @@ PAGES = [README] + [
         "quickstart.md",
         "tutorials/training_loop.md",
         "tutorials/openpsg.md",
+        "tutorials/report.md",
         "tutorials/propose.md",
         "tutorials/team.md",
         "tutorials/retrain.md",
