@@ -31,7 +31,7 @@ COLUMN_INCHES = 3.33
 _BLUE, _ORANGE = hexadecimal(COLOURS[0]), hexadecimal(COLOURS[1])
 _DARK, _SOFT, _LINE = hexadecimal(DARK), hexadecimal(SOFT), hexadecimal(LINE)
 _ROW_INCHES = 0.152
-_MARGIN_INCHES = 0.62
+_MARGIN_INCHES = 0.7
 _POINTS = 7.0
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _DRAWING = threading.Lock()  # matplotlib's settings belong to the process
@@ -212,7 +212,7 @@ def positive_share_figure(rows: Sequence[PredicateCounts], *, kind: FigureKind =
         if judged:
             axes.axvline(total, color=_ORANGE, linewidth=1.2, zorder=0)
         axes.set_xlabel(
-            f"positive annotations, percent (line: all together, {_percent(total)} %)"
+            f"positive annotations, percent\n(line: all together, {_percent(total)} %)"
             if judged
             else "percent"
         )
