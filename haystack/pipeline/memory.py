@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Generic, TypeVar
 
+import pyarrow as pa
 import torch
 
 from haystack.errors import HaystackError
@@ -115,12 +116,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_heap() -> None:
-    """Give what the C library keeps of freed host memory back to the system.
+    """Give what the C library and Arrow keep of freed host memory back to the system.
 
     Something small that stays among large tensors that come and go keeps their place from being
     used again by a slightly larger one, so that a long run's heap grows although its use does not.
-    Without effect where the C library is not glibc.
+    The C library's stays where it is not glibc.
     """
+    pa.default_memory_pool().release_unused()
     trim = _malloc_trim()
     if trim is not None:
         trim(0)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pipeline_campaign import FakeRelationModel
 from scipy.special import log_softmax, logsumexp
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from haystack.errors import HaystackError, InputError
 from haystack.models.relation.inputs import PairLogits, RelationLogits, SceneInput, all_pairs
@@ -298,15 +299,19 @@ def test_batches_have_a_bounded_number_of_pairs(monkeypatch: pytest.MonkeyPatch)
     assert counts.pairs == sum(seen)  # type: ignore[attr-defined]
 
 
-def test_an_infinite_logit_on_the_device_is_named() -> None:
+def test_an_infinite_logit_on_the_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     class Infinite(OnDevice):
         def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
             answer = super().predict_on_device(scenes)
             answer.logits[-1, 2] = torch.nan
             return answer
 
-    with pytest.raises(InputError, match="image c: the relation model gave logits that are NaN"):
-        score(SCENES[:3], Infinite())
+    for pairs in (1 << 14, 7):  # the last image lies in one chunk with others, or across several
+        monkeypatch.setattr("haystack.pipeline.scoring.score._CHUNK", pairs)
+        with pytest.raises(
+            InputError, match="image c: the relation model gave logits that are NaN"
+        ):
+            score(SCENES[:3], Infinite())
 
 
 def test_a_second_model_scores_the_same_pairs() -> None:
@@ -323,6 +328,98 @@ def test_a_second_model_scores_the_same_pairs() -> None:
     places = [(c.predicate, c.image, c.subject, c.object) for c in (both, alone)]
     first, second = (np.lexsort(place) for place in places)
     np.testing.assert_array_equal(both.second_score[first], alone.score[second])
+
+
+@pytest.mark.parametrize("pairs", [1, 5, 12, 1 << 14])
+@pytest.mark.parametrize("second", [None, FakeRelationModel(no_relation=False)])
+def test_how_many_pairs_are_scored_at_once_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, pairs: int, second: FakeRelationModel | None
+) -> None:
+    """Against every pair by hand; chunks begin and end in the middle of images."""
+    monkeypatch.setattr("haystack.pipeline.scoring.score._CHUNK", pairs)
+    scenes = [
+        scene(letter, [0, 1, 2, 1, 0][:size])
+        for letter, size in zip("abcdef", (3, 0, 1, 5, 2, 4), strict=True)
+    ]
+    known = {
+        "d": {"faulty": {4}, "answered": [(0, 2, 3), (1, 0, -1)]},
+        "f": {"answered": [(3, 2, 0)]},
+    }
+    random = np.random.default_rng(6)
+    plausible = PlausibleTriplets(*(random.random((2, 3, 4)) < 0.7))
+    models = [FakeRelationModel(), *([second] if second else [])]
+    best = TopCandidates(1, 4, 1000, opinions=len(models))
+    images = [
+        SceneInCluster(f"{s.image_id}.jpg", 0, s, **known.get(s.image_id, {})) for s in scenes
+    ]  # type: ignore[arg-type]
+    counts = score_images(images, models[0], plausible, best, second=second, batch_size=4)
+    expected = {}
+    for each in scenes:
+        facts = known.get(each.image_id, {})
+        answered = set(facts.get("answered", ()))  # type: ignore[call-overload]
+        (one, *others) = [model.predict([each])[0] for model in models]
+        ratios = [
+            log_ratio(
+                torch.from_numpy(a.logits),
+                None if a.no_relation is None else torch.from_numpy(a.no_relation),
+            )
+            for a in (one, *others)
+        ]
+        for row, (s, o) in enumerate(one.pairs.tolist()):
+            for p in range(4):
+                passes = (
+                    plausible.subject[each.labels[s], p] and plausible.object[each.labels[o], p]
+                )
+                is_known = {(s, o, p), (s, o, -1)} & answered or {s, o} & set(
+                    facts.get("faulty", ())
+                )  # type: ignore[call-overload]
+                if passes and not is_known:
+                    expected[f"{each.image_id}.jpg", s, o, p] = [float(r[row, p]) for r in ratios]
+    found = best.result()
+    keys = found.images["image_key"].to_pylist()
+    scores = [found.score] + ([found.second_score] if second else [])
+    rows = zip(found.image, found.subject, found.object, found.predicate, *scores, strict=True)
+    assert {(keys[i], s, o, p): each for i, s, o, p, *each in rows} == expected
+    assert (counts.pairs, counts.candidates) == (3 * 2 + 5 * 4 + 2 + 4 * 3, len(expected))
+
+
+def test_what_is_allocated_at_once_does_not_grow_with_the_images(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("haystack.pipeline.scoring.score._CHUNK", 64)
+    rare = PlausibleTriplets(np.zeros((3, 40), dtype=bool), np.zeros((3, 40), dtype=bool))
+    rare.subject[0, 5] = rare.object[1, 5] = True
+
+    class Allocated(TorchDispatchMode):
+        most = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            result = func(*args, **(kwargs or {}))
+            for tensor in result if isinstance(result, (tuple, list)) else [result]:
+                if isinstance(tensor, torch.Tensor):
+                    self.most = max(self.most, tensor.untyped_storage().nbytes())
+            return result
+
+    class Zeros:
+        reads_images = False
+        num_predicates = 40
+
+        def predict(self, scenes: Sequence[SceneInput]) -> list[RelationLogits]:
+            raise AssertionError("asked for tensors")
+
+        def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
+            rows = sum(len(s) * (len(s) - 1) for s in scenes)
+            zero = torch.zeros(1)  # stands for what a model would give: no memory of its own
+            return PairLogits(zero.expand(rows, 40), zero.expand(rows))
+
+    def most(size: int) -> int:
+        with Allocated() as allocated:
+            best = TopCandidates(1, 40, 2)
+            image = SceneInCluster("a.jpg", 0, scene("a", [0, *[1] * (size - 1)]))
+            score_images([image], Zeros(), rare, best)  # type: ignore[arg-type]
+        return allocated.most
+
+    assert most(150) == most(15) == 64 * 40 * 4
 
 
 class Misbehaving(FakeRelationModel):

@@ -42,6 +42,14 @@ class CandidateImage(NamedTuple):
     segments: str
 
 
+def images_table(images: Sequence[CandidateImage]) -> pa.Table:
+    """Images as an Arrow table, one a row."""
+    if not images:
+        return IMAGES.empty_table()
+    columns = [pa.array(column, pa.string()) for column in zip(*images, strict=True)]
+    return pa.Table.from_arrays(columns, schema=IMAGES)
+
+
 @dataclass(frozen=True)
 class Candidates:
     """N candidates (cluster, predicate, image, subject, object, score).

@@ -88,12 +88,17 @@ class ImageNames:
         """
         if not self._chunks:
             return np.empty(0, dtype=np.int64)
-        distinct, position = _distinct([_keys(chunk) for chunk in self._chunks])
-        order = _order(distinct)
-        first = np.unique(position, return_index=True)[1]
-        self._chunks = [pa.concat_tables(self._chunks).take(first[order]).combine_chunks()]
-        self._count = len(order)
-        return _inverse(order)[position]
+        names, self._chunks = pa.concat_tables(self._chunks), []
+        order = _order(names["image_key"])
+        names = names.take(order).combine_chunks()  # no hash table: of all names, it takes most
+        keys = _keys(names)
+        new = np.ones(len(order), dtype=np.bool_)
+        new[1:] = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
+        number = np.empty(len(order), dtype=np.int64)
+        number[order] = np.cumsum(new) - 1
+        self._chunks = [names if new.all() else names.filter(pa.array(new))]
+        self._count = len(self._chunks[0])
+        return number
 
     def table(self) -> pa.Table:
         """All names, by number."""
@@ -119,8 +124,9 @@ def _distinct(keys: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
     return encoded[-1].dictionary, position
 
 
-def _order(distinct: pa.Array) -> Ints:
-    order: Ints = pc.sort_indices(distinct).to_numpy()
+def _order(keys: pa.Array | pa.ChunkedArray) -> Ints:
+    """Places by key; of equal keys the first comes first."""
+    order: Ints = pc.sort_indices(keys).to_numpy()
     return order
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,23 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.group)
+
+    @classmethod
+    def none(cls, opinions: int, device: torch.device | str = "cpu") -> Rows:
+        """No rows with scores of so many models."""
+        nothing = torch.empty(0, dtype=torch.int64, device=device)
+        return cls(nothing, nothing, torch.empty((opinions, 0), device=device))
+
+    @classmethod
+    def cat(cls, parts: Sequence[Rows], opinions: int, device: torch.device | str) -> Rows:
+        """The rows of all parts, of which there may be none."""
+        if not parts:
+            return cls.none(opinions, device)
+        return cls(
+            torch.cat([part.group for part in parts]),
+            torch.cat([part.place for part in parts]),
+            torch.cat([part.scores for part in parts], dim=1),
+        )
 
     def take(self, rows: Tensor) -> Rows:
         """The rows of an index or a mask."""
@@ -71,8 +88,7 @@ class RowBuffer:
     """
 
     def __init__(self, opinions: int, device: torch.device | str) -> None:
-        none = torch.empty(0, dtype=torch.int64, device=device)
-        self._room = Rows(none, none, torch.empty((opinions, 0), device=device))
+        self._room = Rows.none(opinions, device)
         self._count = 0
 
     def __len__(self) -> int:

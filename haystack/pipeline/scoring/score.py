@@ -14,7 +14,6 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -23,8 +22,8 @@ from haystack.models.relation.answers import ask_on_device
 from haystack.models.relation.inputs import PairLogits, SceneInput, all_pairs
 from haystack.models.relation.protocol import RelationModel
 from haystack.pipeline.memory import InHalves
-from haystack.pipeline.scoring.candidates import IMAGES
-from haystack.pipeline.scoring.pair_batch import PairBatch
+from haystack.pipeline.scoring.candidates import CandidateImage
+from haystack.pipeline.scoring.pair_batch import PairBatch, PairChunk
 from haystack.pipeline.scoring.rows import Rows, pack
 from haystack.pipeline.scoring.top_candidates import TopCandidates
 from haystack.scene_graph import NO_RELATION
@@ -35,7 +34,10 @@ logger = logging.getLogger(__name__)
 Mask = npt.NDArray[np.bool_]
 
 MOST_PAIRS = 1 << 15
-"""Pairs that a batch may have, unless a single image has more: what bounds memory."""
+"""Pairs that a batch may have, unless a single image has more: what bounds a model's answers."""
+
+_CHUNK = 1 << 14
+"""Pairs whose scores are there at once, however many the batch has."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,10 @@ class ScoreCounts:
         return ScoreCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
-def log_ratio(logits: Tensor, no_relation: Tensor | None) -> Tensor:
+_Scored = tuple[list[CandidateImage], Rows, ScoreCounts]
+
+
+def log_ratio(logits: Tensor, no_relation: Tensor | None, *, out: Tensor | None = None) -> Tensor:
     """Log of p(predicate) / p(no relation), from logits.
 
     Without a no-relation output it is the log-odds of the predicate's own probability among the
@@ -121,22 +126,27 @@ def log_ratio(logits: Tensor, no_relation: Tensor | None) -> Tensor:
     Args:
         logits: float [R, P], before the softmax.
         no_relation: float [R], or None where the model has no such output.
+        out: float32 [R, P] to put them into, on any device.
 
     Returns:
-        float32 [R, P], on the same device.
+        float32 [R, P]: ``out``, or on the device of the logits.
 
     Raises:
         InputError: without a no-relation output, one predicate alone has no odds.
     """
     if no_relation is not None:
-        return logits.float() - no_relation.float()[:, None]
+        wide, none = logits.float(), no_relation.float()[:, None]
+        if out is not None and out.device == logits.device:
+            return torch.sub(wide, none, out=out)
+        return wide - none if out is None else out.copy_(wide - none)
     if logits.shape[1] < 2:
         raise InputError(
             "expected a no-relation output, or at least two predicates to compare, got one "
             "predicate alone"
         )
     wide = logits.float() if logits.device.type == "mps" else logits.double()
-    return (wide - _log_sum_of_others(wide)).float()
+    ratios = wide - _log_sum_of_others(wide)
+    return ratios.float() if out is None else out.copy_(ratios)
 
 
 def _log_sum_of_others(values: Tensor) -> Tensor:
@@ -164,7 +174,8 @@ def score_images(
     """Score every ordered pair of distinct segments and keep the best candidates.
 
     Scores stay on the model's device; one batch of images is there at a time, which ends at
-    ``batch_size`` images or ``MOST_PAIRS`` pairs. Where memory runs out, batches are halved.
+    ``batch_size`` images or ``MOST_PAIRS`` pairs, and a bounded number of its pairs. Where memory
+    runs out, batches are halved.
 
     Args:
         images: of included clusters only.
@@ -199,16 +210,29 @@ def score_images(
 
 def _leave_out(
     set_aside: Callable[[str, str], None], best: TopCandidates
-) -> Callable[[SceneInCluster, str], tuple[pa.Table, Rows, ScoreCounts]]:
+) -> Callable[[SceneInCluster, str], _Scored]:
     """What stands for an image that does not fit: no candidates, and a word to ``set_aside``."""
 
-    def unfit(image: SceneInCluster, reason: str) -> tuple[pa.Table, Rows, ScoreCounts]:
+    def unfit(image: SceneInCluster, reason: str) -> _Scored:
         set_aside(image.image_key, reason)
-        none = torch.empty(0, dtype=torch.int64)
-        rows = Rows(none, none, torch.empty((best.opinions, 0)))
-        return IMAGES.empty_table(), rows, ScoreCounts()
+        return [], Rows.none(best.opinions), ScoreCounts()
 
     return unfit
+
+
+class _Room:
+    """Where one chunk's numbers are put, after those of the chunk before.
+
+    Millions of tensors of ever other sizes, megabytes each, would let the C library's heap grow to
+    many times of what is in use at once.
+    """
+
+    def __init__(self, opinions: int, num_predicates: int, device: torch.device) -> None:
+        self.device = device
+        shape = (_CHUNK, num_predicates)
+        self.scores = torch.empty((opinions, *shape), device=device)
+        self.needed = torch.empty(shape, device=device)
+        self.masks = torch.empty((2, *shape), dtype=torch.bool, device=device)
 
 
 class _Scoring:
@@ -220,88 +244,123 @@ class _Scoring:
         self._models = models
         self._plausible = plausible
         self._best = best
-        self._subject = torch.from_numpy(plausible.subject)
-        self._object = torch.from_numpy(plausible.object)
-        # How many predicates pass, by subject and object class; floats, as these multiply faster.
-        self._passing = plausible.subject.astype(np.float64) @ plausible.object.T
+        self._subject = torch.from_numpy(plausible.subject).to(best.floor.device)
+        self._object = torch.from_numpy(plausible.object).to(best.floor.device)
+        # int64 [C, C]: how many predicates pass, by the classes of subject and object.
+        self._passing = self._subject.long() @ self._object.long().T
+        self._room = _Room(len(models), self._subject.shape[1], best.floor.device)
         self._warned = False
 
-    def survivors(self, batch: Sequence[SceneInCluster]) -> tuple[pa.Table, Rows, ScoreCounts]:
+    def survivors(self, batch: Sequence[SceneInCluster]) -> _Scored:
         """The batch's images, its candidates that may be among the best, and what was looked at."""
         scenes = [image.scene for image in batch]
         answers = [ask_on_device(model, scenes) for model in self._models]
         self._move(answers[0].logits.device)
-        device = self._subject.device
-        scores = [log_ratio(each.logits, each.no_relation).to(device) for each in answers]
-        ranges = [score.aminmax() for score in scores if len(score)]
-        pairs = PairBatch.of([scene.labels for scene in scenes], device)
-        left_out = self._leave_out_known(batch, pairs, scores)
-        cluster = torch.tensor([image.cluster for image in batch], device=device)[pairs.image]
-        hopeful = self._hopeful(scores, pairs, cluster)
-        place = _nonzero(hopeful)
-        if ranges:
-            _refuse_infinite(ranges, answers, batch, pairs)
-        pair, predicate = place // hopeful.shape[1], place % hopeful.shape[1]
-        subject, target = pairs.subject[pair], pairs.object[pair]
-        rows = Rows(
-            cluster[subject] * hopeful.shape[1] + predicate,
-            pack(pairs.image[subject], pairs.position[subject], pairs.position[target]),
-            torch.stack([score.view(-1)[place] for score in scores]),
-        )
+        pairs = PairBatch([scene.labels for scene in scenes], self._room.device)
+        cluster = torch.tensor([image.cluster for image in batch], device=self._room.device)
+        cluster = cluster[pairs.image]
+        known, left_out = self._known(batch)
+        parts = []
+        passing = torch.zeros((), dtype=torch.int64, device=self._room.device)
+        for chunk in pairs.chunks(_CHUNK):
+            labels = pairs.label[chunk.subject], pairs.label[chunk.object]
+            passing += self._passing[labels].sum()
+            scores = self._scores(answers, batch, pairs, chunk)
+            place = _nonzero(self._hopeful(scores, *labels, cluster[chunk.subject]))
+            if len(known):
+                first = chunk.start * self._subject.shape[1]
+                place = place[torch.isin(place + first, known, invert=True)]
+            parts.append(self._rows(place, scores, pairs, chunk, cluster))
         counts = ScoreCounts(
             images=len(batch),
             pairs=len(pairs),
-            candidates=self._count_passing(batch) - left_out,
+            candidates=int(passing) - left_out,
             without_no_relation=self._without_no_relation(batch, answers),
         )
-        return _table(batch), rows, counts
+        names = [CandidateImage(i.image_key, i.scene.image_id, i.segments) for i in batch]
+        return names, Rows.cat(parts, self._best.opinions, self._room.device), counts
 
     def _move(self, device: torch.device) -> None:
         """Work where the model does; models of one's own may answer from the host."""
+        if device == self._room.device:
+            return
         self._best.to(device)
         self._subject, self._object = self._subject.to(device), self._object.to(device)
+        self._passing = self._passing.to(device)
+        self._room = _Room(len(self._models), self._subject.shape[1], device)
 
-    def _hopeful(self, scores: Sequence[Tensor], pairs: PairBatch, cluster: Tensor) -> Tensor:
+    def _scores(
+        self,
+        answers: Sequence[PairLogits],
+        batch: Sequence[SceneInCluster],
+        pairs: PairBatch,
+        chunk: PairChunk,
+    ) -> Tensor:
+        """Every model's finite scores of a chunk's pairs, float32 [K, R, P]."""
+        scores = self._room.scores[:, : len(chunk)]
+        for score, answer in zip(scores, answers, strict=True):
+            none = None if answer.no_relation is None else chunk.of(answer.no_relation)
+            log_ratio(chunk.of(answer.logits), none, out=score)
+            least, most = score.aminmax()
+            if not (math.isfinite(least.item()) and math.isfinite(most.item())):
+                broken = (~score.isfinite().all(dim=1)).nonzero()[0, 0]
+                image = batch[int(pairs.image[chunk.subject[broken]])]
+                raise InputError(
+                    "the relation model gave logits that are NaN or infinite; its checkpoint or "
+                    "its input is broken",
+                    record=f"image {image.scene.image_id}",
+                )
+        return scores
+
+    def _hopeful(
+        self, scores: Tensor, subject_label: Tensor, object_label: Tensor, cluster: Tensor
+    ) -> Tensor:
         """Bool [R, P]: the filter passes it, and some model's score may be among its best."""
-        excluded = ~self._subject[pairs.label]
-        hopeful: Tensor | None = None
-        for score, floor in zip(scores, self._best.floor, strict=True):
-            # By objects first: there are far fewer of them than of pairs.
-            least = floor[cluster].masked_fill_(excluded, torch.inf)
-            above = score >= least.index_select(0, pairs.subject)
-            hopeful = above if hopeful is None else hopeful.logical_or_(above)
-        assert hopeful is not None
-        hopeful &= self._object[pairs.label].index_select(0, pairs.object)
+        needed = self._room.needed[: len(cluster)]
+        hopeful, other = self._room.masks[:, : len(cluster)]
+        for number, floor in enumerate(self._best.floor):
+            torch.index_select(floor, 0, cluster, out=needed)
+            torch.ge(scores[number], needed, out=other if number else hopeful)
+            if number:
+                hopeful |= other
+        for passes, label in ((self._subject, subject_label), (self._object, object_label)):
+            torch.index_select(passes, 0, label, out=other)
+            hopeful &= other
         return hopeful
 
-    def _leave_out_known(
-        self, batch: Sequence[SceneInCluster], pairs: PairBatch, scores: Sequence[Tensor]
-    ) -> int:
-        """Give what is known of a few images the score -inf; the number of such candidates."""
-        left_out = 0
+    def _rows(
+        self,
+        place: Tensor,
+        scores: Tensor,
+        pairs: PairBatch,
+        chunk: PairChunk,
+        cluster: Tensor,
+    ) -> Rows:
+        """Rows of flat places in [R, P], int64 [N]."""
         num_predicates = self._subject.shape[1]
-        parts = [score.split(pairs.pair_counts) for score in scores]
-        for number, image in enumerate(batch):
-            if not image.faulty and not image.answered:
-                continue
-            known = _known(image, num_predicates)
-            for part in parts:
-                part[number].masked_fill_(
-                    torch.from_numpy(known).to(part[number].device), -torch.inf
-                )
-            subject, target = image.scene.labels[all_pairs(len(image.scene))].T
-            left_out += int((self._plausible.mask(subject, target) & known).sum())
-        return left_out
+        pair, predicate = place // num_predicates, place % num_predicates
+        subject, target = chunk.subject[pair], chunk.object[pair]
+        return Rows(
+            cluster[subject] * num_predicates + predicate,
+            pack(pairs.image[subject], pairs.position[subject], pairs.position[target]),
+            scores[:, pair, predicate],
+        )
 
-    def _count_passing(self, batch: Sequence[SceneInCluster]) -> int:
-        """How many (pair, predicate) the filter passes; from the classes' numbers in each image."""
-        num_classes = len(self._passing)
-        labels = np.concatenate([image.scene.labels for image in batch])
-        image = np.repeat(np.arange(len(batch)), [len(image.scene.labels) for image in batch])
-        counts = np.bincount(image * num_classes + labels, minlength=len(batch) * num_classes)
-        counts = counts.reshape(len(batch), num_classes)
-        with_itself = self._passing.diagonal()[labels].sum()
-        return round(((counts @ self._passing) * counts).sum() - with_itself)
+    def _known(self, batch: Sequence[SceneInCluster]) -> tuple[Tensor, int]:
+        """Places in [pairs, P] of what is known of the batch's images, int64 [N].
+
+        And how many of them the filter passes.
+        """
+        places = [np.empty(0, dtype=np.int64)]
+        left_out = first = 0
+        for image in batch:
+            if image.faulty or image.answered:
+                known = _known(image, self._subject.shape[1])
+                places.append(np.flatnonzero(known) + first)
+                subject, target = image.scene.labels[all_pairs(len(image.scene))].T
+                left_out += int((self._plausible.mask(subject, target) & known).sum())
+            first += _num_pairs(image) * self._subject.shape[1]
+        return torch.from_numpy(np.concatenate(places)).to(self._room.device), left_out
 
     def _without_no_relation(
         self, batch: Sequence[SceneInCluster], answers: Sequence[PairLogits]
@@ -315,12 +374,6 @@ class _Scoring:
                 "log-odds of the predicate's own score instead"
             )
         return len(batch)
-
-
-def _table(batch: Sequence[SceneInCluster]) -> pa.Table:
-    names = [(image.image_key, image.scene.image_id, image.segments) for image in batch]
-    columns = [pa.array(column, pa.string()) for column in zip(*names, strict=True)]
-    return pa.Table.from_arrays(columns, schema=IMAGES)
 
 
 def _num_pairs(image: SceneInCluster) -> int:
@@ -349,25 +402,6 @@ def _nonzero(mask: Tensor) -> Tensor:
     used = flat[: 8 * words].view(torch.int64).nonzero()[:, 0]
     word, byte = flat[: 8 * words].view(words, 8)[used].nonzero(as_tuple=True)
     return torch.cat([8 * used[word] + byte, flat[8 * words :].nonzero()[:, 0] + 8 * words])
-
-
-def _refuse_infinite(
-    ranges: Sequence[tuple[Tensor, Tensor]],
-    answers: Sequence[PairLogits],
-    batch: Sequence[SceneInCluster],
-    pairs: PairBatch,
-) -> None:
-    for (least, most), answer in zip(ranges, answers, strict=True):
-        if math.isfinite(least.item()) and math.isfinite(most.item()):
-            continue
-        scores = log_ratio(answer.logits, answer.no_relation).cpu()
-        for image, part in zip(batch, scores.split(pairs.pair_counts), strict=True):
-            if not part.isfinite().all():
-                raise InputError(
-                    "the relation model gave logits that are NaN or infinite; its checkpoint or "
-                    "its input is broken",
-                    record=f"image {image.scene.image_id}",
-                )
 
 
 def _batches(images: Iterable[SceneInCluster], size: int) -> Iterator[Sequence[SceneInCluster]]:

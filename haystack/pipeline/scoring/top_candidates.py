@@ -12,6 +12,8 @@ names that rows refer to are kept, and their keys compared only where scores are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 
 from haystack.pipeline.memory import release_heap
-from haystack.pipeline.scoring.candidates import Candidates
+from haystack.pipeline.scoring.candidates import CandidateImage, Candidates, images_table
 from haystack.pipeline.scoring.image_names import ImageNames, without_repeats
 from haystack.pipeline.scoring.rows import (
     IMAGE_BITS,
@@ -83,7 +85,7 @@ class TopCandidates:
             for start in range(0, groups, self._block_groups)
         ]
         self._loose = RowBuffer(opinions, device)
-        self._loose_names: list[pa.Table] = []
+        self._loose_names: list[pa.Table | Sequence[CandidateImage]] = []
         self._loose_images = 0
         self._batches = 0
 
@@ -122,11 +124,11 @@ class TopCandidates:
         )
         self.add_rows(candidates.images, rows.to(self.floor.device))
 
-    def add_rows(self, images: pa.Table, rows: Rows) -> None:
+    def add_rows(self, images: pa.Table | Sequence[CandidateImage], rows: Rows) -> None:
         """As ``add``, for rows that are on the device and that some floor lets pass.
 
         Args:
-            images: what the rows may name, as ``Candidates.images`` but in any order.
+            images: what the rows may name, as ``Candidates.images`` or one by one, in any order.
             rows: images in their places are rows of ``images``.
         """
         if not len(rows):
@@ -152,8 +154,8 @@ class TopCandidates:
         """The kept rows, by cluster, predicate, then the total order by the first model."""
         self._cut()
         self._forget_images()
-        release_heap()
         number = torch.from_numpy(self._names.sort()).to(self.floor.device)
+        release_heap()
         self._named = len(self._names)
         total = sum(block.kept for block in self._blocks)
         numbers = np.empty((5, total), dtype=np.int64)
@@ -201,7 +203,11 @@ class TopCandidates:
         if not self._loose_names:
             return
         rows = self._loose.rows
-        names, position = without_repeats(pa.concat_tables(self._loose_names).combine_chunks())
+        # Only now in Arrow: many small tables among the large tensors would fragment the heap.
+        tables = [
+            each if isinstance(each, pa.Table) else images_table(each) for each in self._loose_names
+        ]
+        names, position = without_repeats(pa.concat_tables(tables).combine_chunks())
         image = torch.from_numpy(position).to(rows.place.device)[rows.place >> IMAGE_BITS]
         used = torch.zeros(len(names), dtype=torch.bool, device=image.device)
         used[image] = True
