@@ -15,7 +15,7 @@
 #   PIP_CONF=pip.conf PIP_MOUNTS="/wheels /etc/ssl/certs"
 #                                         a mirror of the package index, a folder of wheels, a
 #                                         certificate; folders are mounted while buildah builds
-#   BUILD_ARGS="PIP_TRUST=..."            further build arguments
+#   BUILD_ARGS="CREATED=..."              further build arguments
 #   WORK=/var/tmp/haystack-image-test     layers and results; 30 GB for cuda
 #   KEEP=1                                leave the images and the results for a look
 #   BUILD=no                              try the images of an earlier run with KEEP=1
