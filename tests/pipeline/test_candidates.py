@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from haystack.pipeline.propose import rank
 from haystack.pipeline.scoring import top_candidates
 from haystack.pipeline.scoring.candidates import Candidates
+from haystack.pipeline.scoring.rows import RowBuffer
 from haystack.pipeline.scoring.top_candidates import TopCandidates
 
 Row = tuple[int, int, str, int, int, float]
@@ -231,6 +232,28 @@ def test_of_two_opinions_both_lists_are_kept_for_any_sharding_and_order(
 def with_second(rows: list[tuple[Row, float]]) -> Candidates:
     second = np.array([other for _, other in rows], dtype=np.float32)
     return replace(build([row for row, _ in rows]), second_score=second)
+
+
+def test_a_move_that_ran_out_of_memory_is_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("haystack.pipeline.scoring.top_candidates._BLOCK_ROWS", 1)
+    best = TopCandidates(4, 1, 3)
+    move, moved, room = RowBuffer.to, set(), [2]
+
+    def to(self: RowBuffer, device: torch.device) -> None:
+        if not room[0]:
+            raise MemoryError
+        room[0] -= 1
+        move(self, device)
+        moved.add(id(self))
+
+    monkeypatch.setattr(RowBuffer, "to", to)
+    elsewhere = torch.device("meta")
+    with pytest.raises(MemoryError):
+        best.to(elsewhere)
+    room[0] = 100
+    best.to(elsewhere)
+    assert len(moved) == 1 + 4, "the loose rows and each block's"
+    assert best.floor.device == elsewhere
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -314,6 +314,77 @@ def test_an_infinite_logit_on_the_device_is_named(monkeypatch: pytest.MonkeyPatc
             score(SCENES[:3], Infinite())
 
 
+@pytest.mark.parametrize("no_relation", [True, False])
+def test_gradients_of_a_models_answers_are_dropped(no_relation: bool) -> None:
+    """A model of one's own need not say ``no_grad``; known questions are among those asked."""
+    seen = []
+
+    class Training(OnDevice):
+        def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
+            seen.append(torch.is_grad_enabled())
+            answer = super().predict_on_device(scenes)
+            none = answer.no_relation
+            return PairLogits(
+                torch.nn.Parameter(answer.logits),
+                None if none is None else torch.nn.Parameter(none),
+            )
+
+    known: dict[str, dict[str, object]] = {"b": {"answered": [(0, 1, 2)]}}
+    found, _ = score(SCENES, Training(no_relation=no_relation), known=known)
+    same(found, score(SCENES, OnDevice(no_relation=no_relation), known=known)[0])
+    assert not any(seen), "the graph of a whole batch would be kept"
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (None, "NoneType"),
+        ((torch.zeros(6, 4), torch.zeros(6)), "tuple"),
+        (
+            PairLogits(np.zeros((6, 4)), None),  # type: ignore[arg-type]
+            "PairLogits of ndarray and NoneType",
+        ),
+    ],
+)
+def test_answers_that_are_no_tensors_are_named(answer: object, found: str) -> None:
+    class Wrong(OnDevice):
+        def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
+            return answer  # type: ignore[return-value]
+
+    with pytest.raises(
+        InputError, match=rf"Wrong: predict_on_device.* of tensors, it returned {found}$"
+    ):
+        score([scene("a", [0, 1, 2])], Wrong())
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+        ),
+    ],
+)
+def test_lists_that_are_on_the_models_device_already_take_more_in(device: str) -> None:
+    class There(OnDevice):
+        def predict_on_device(self, scenes: Sequence[SceneInput]) -> PairLogits:
+            answer = super().predict_on_device(scenes)
+            assert answer.no_relation is not None
+            return PairLogits(answer.logits.to(device), answer.no_relation.to(device))
+
+    model = There()
+    best = TopCandidates(1, model.num_predicates, 5, device=device)
+    images = [SceneInCluster(f"{s.image_id}.jpg", 0, s) for s in SCENES]
+    for part in (images[:3], images[3:]):
+        score_images(part, model, EVERYTHING, best)
+        best.result()  # which numbers the images anew
+    at_once = TopCandidates(1, model.num_predicates, 5)
+    score_images(images, OnDevice(), EVERYTHING, at_once)
+    same(best.result(), at_once.result())
+
+
 def test_a_second_model_scores_the_same_pairs() -> None:
     class Other(FakeRelationModel):
         def predict(self, scenes: Sequence[SceneInput]) -> list[RelationLogits]:

@@ -86,15 +86,16 @@ def ask_on_device(model: RelationModel, scenes: Sequence[SceneInput]) -> PairLog
     """As ``ask``, with logits left on the device where the model can leave them there.
 
     Whether they are finite is then not checked: that would wait for the device. Scenes' classes
-    are certain.
+    are certain. Nobody trains on answers, so they carry no gradients.
 
     Raises:
         InputError: it answers in other shapes than it was asked for; see ``ask``.
     """
     if not isinstance(model, DeviceRelationModel):
         return _stacked(ask(model, scenes), model)
-    with failures_named(model, "predict_on_device"):
+    with failures_named(model, "predict_on_device"), torch.no_grad():
         answer = model.predict_on_device(scenes)
+    answer = _without_gradients(answer, model)
     sizes = [len(scene) for scene in scenes]
     rows = sum(size * (size - 1) for size in sizes)
     none = answer.no_relation
@@ -108,6 +109,18 @@ def ask_on_device(model: RelationModel, scenes: Sequence[SceneInput]) -> PairLog
             path=model_name(model),
         )
     return answer
+
+
+def _without_gradients(answer: object, model: RelationModel) -> PairLogits:
+    logits, none = getattr(answer, "logits", None), getattr(answer, "no_relation", None)
+    if not isinstance(logits, torch.Tensor) or not isinstance(none, (torch.Tensor, type(None))):
+        kinds = f"{type(answer).__name__} of {type(logits).__name__} and {type(none).__name__}"
+        found = kinds if isinstance(answer, PairLogits) else type(answer).__name__
+        raise InputError(
+            f"predict_on_device(scenes) must return PairLogits of tensors, it returned {found}",
+            path=model_name(model),
+        )
+    return PairLogits(logits.detach(), None if none is None else none.detach())
 
 
 def _stacked(answers: Sequence[RelationLogits], model: RelationModel) -> PairLogits:

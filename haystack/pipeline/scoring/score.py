@@ -173,9 +173,9 @@ def score_images(
 ) -> ScoreCounts:
     """Score every ordered pair of distinct segments and keep the best candidates.
 
-    Scores stay on the model's device; one batch of images is there at a time, which ends at
-    ``batch_size`` images or ``MOST_PAIRS`` pairs, and a bounded number of its pairs. Where memory
-    runs out, batches are halved.
+    Scores stay on the model's device. A model answers for one batch of images at a time, which
+    ends at ``batch_size`` images or ``MOST_PAIRS`` pairs; scores are made of its answers a bounded
+    number of pairs at a time. Where memory runs out, batches are halved.
 
     Args:
         images: of included clusters only.
@@ -190,7 +190,7 @@ def score_images(
     Raises:
         HaystackError: a model answers for other pairs than it was asked for, or a single image
             does not fit into memory, or three in a row.
-        InputError: a score is not finite, or an image has too many segments.
+        InputError: a score is not finite.
     """
     scoring = _Scoring([model] if second is None else [model, second], plausible, best)
     in_halves = InHalves(
@@ -221,15 +221,27 @@ def _leave_out(
 
 
 class _Room:
-    """Where one chunk's numbers are put, after those of the chunk before.
+    """What scoring needs on a device: the filter, and where one chunk's numbers are put.
 
-    Millions of tensors of ever other sizes, megabytes each, would let the C library's heap grow to
-    many times of what is in use at once.
+    Each chunk's take the place of those of the chunk before. Millions of tensors of ever other
+    sizes, megabytes each, would let the C library's heap grow to many times of what is in use at
+    once.
+
+    Args:
+        plausible: the filter.
+        opinions: K models.
+        device: where scores are.
     """
 
-    def __init__(self, opinions: int, num_predicates: int, device: torch.device) -> None:
+    def __init__(self, plausible: PlausibleTriplets, opinions: int, device: torch.device) -> None:
         self.device = device
-        shape = (_CHUNK, num_predicates)
+        # int64 [C, C]: how many predicates pass, by the classes of subject and object. Multiplied
+        # on the host, since CUDA does not multiply integers.
+        passing = plausible.subject.astype(np.int64) @ plausible.object.T.astype(np.int64)
+        self.passing = torch.from_numpy(passing).to(device)
+        self.subject = torch.from_numpy(plausible.subject).to(device)
+        self.object = torch.from_numpy(plausible.object).to(device)
+        shape = (_CHUNK, plausible.subject.shape[1])
         self.scores = torch.empty((opinions, *shape), device=device)
         self.needed = torch.empty(shape, device=device)
         self.masks = torch.empty((2, *shape), dtype=torch.bool, device=device)
@@ -244,11 +256,8 @@ class _Scoring:
         self._models = models
         self._plausible = plausible
         self._best = best
-        self._subject = torch.from_numpy(plausible.subject).to(best.floor.device)
-        self._object = torch.from_numpy(plausible.object).to(best.floor.device)
-        # int64 [C, C]: how many predicates pass, by the classes of subject and object.
-        self._passing = self._subject.long() @ self._object.long().T
-        self._room = _Room(len(models), self._subject.shape[1], best.floor.device)
+        self._num_predicates = plausible.subject.shape[1]
+        self._room = _Room(plausible, len(models), best.floor.device)
         self._warned = False
 
     def survivors(self, batch: Sequence[SceneInCluster]) -> _Scored:
@@ -264,12 +273,12 @@ class _Scoring:
         passing = torch.zeros((), dtype=torch.int64, device=self._room.device)
         for chunk in pairs.chunks(_CHUNK):
             labels = pairs.label[chunk.subject], pairs.label[chunk.object]
-            passing += self._passing[labels].sum()
+            passing += self._room.passing[labels].sum()
             scores = self._scores(answers, batch, pairs, chunk)
             place = _nonzero(self._hopeful(scores, *labels, cluster[chunk.subject]))
             if len(known):
-                first = chunk.start * self._subject.shape[1]
-                place = place[torch.isin(place + first, known, invert=True)]
+                first = chunk.start * self._num_predicates
+                place = place[~_are_among(known, place + first)]
             parts.append(self._rows(place, scores, pairs, chunk, cluster))
         counts = ScoreCounts(
             images=len(batch),
@@ -282,12 +291,9 @@ class _Scoring:
 
     def _move(self, device: torch.device) -> None:
         """Work where the model does; models of one's own may answer from the host."""
-        if device == self._room.device:
-            return
-        self._best.to(device)
-        self._subject, self._object = self._subject.to(device), self._object.to(device)
-        self._passing = self._passing.to(device)
-        self._room = _Room(len(self._models), self._subject.shape[1], device)
+        if device != self._room.device:
+            self._best.to(device)
+            self._room = _Room(self._plausible, len(self._models), device)
 
     def _scores(
         self,
@@ -323,7 +329,10 @@ class _Scoring:
             torch.ge(scores[number], needed, out=other if number else hopeful)
             if number:
                 hopeful |= other
-        for passes, label in ((self._subject, subject_label), (self._object, object_label)):
+        for passes, label in (
+            (self._room.subject, subject_label),
+            (self._room.object, object_label),
+        ):
             torch.index_select(passes, 0, label, out=other)
             hopeful &= other
         return hopeful
@@ -337,17 +346,16 @@ class _Scoring:
         cluster: Tensor,
     ) -> Rows:
         """Rows of flat places in [R, P], int64 [N]."""
-        num_predicates = self._subject.shape[1]
-        pair, predicate = place // num_predicates, place % num_predicates
+        pair, predicate = place // self._num_predicates, place % self._num_predicates
         subject, target = chunk.subject[pair], chunk.object[pair]
         return Rows(
-            cluster[subject] * num_predicates + predicate,
+            cluster[subject] * self._num_predicates + predicate,
             pack(pairs.image[subject], pairs.position[subject], pairs.position[target]),
             scores[:, pair, predicate],
         )
 
     def _known(self, batch: Sequence[SceneInCluster]) -> tuple[Tensor, int]:
-        """Places in [pairs, P] of what is known of the batch's images, int64 [N].
+        """Places in [pairs, P] of what is known of the batch's images, int64 [N], ascending.
 
         And how many of them the filter passes.
         """
@@ -355,11 +363,11 @@ class _Scoring:
         left_out = first = 0
         for image in batch:
             if image.faulty or image.answered:
-                known = _known(image, self._subject.shape[1])
+                known = _known(image, self._num_predicates)
                 places.append(np.flatnonzero(known) + first)
                 subject, target = image.scene.labels[all_pairs(len(image.scene))].T
                 left_out += int((self._plausible.mask(subject, target) & known).sum())
-            first += _num_pairs(image) * self._subject.shape[1]
+            first += _num_pairs(image) * self._num_predicates
         return torch.from_numpy(np.concatenate(places)).to(self._room.device), left_out
 
     def _without_no_relation(
@@ -390,6 +398,13 @@ def _known(image: SceneInCluster, num_predicates: int) -> Mask:
         rows = (pairs == (subject, target)).all(axis=1)
         known[rows, slice(None) if predicate == NO_RELATION else predicate] = True
     return known
+
+
+def _are_among(ascending: Tensor, numbers: Tensor) -> Tensor:
+    """Bool [N]: which of the numbers int64 [N] are among those of a tensor that is not empty."""
+    # torch.isin would sort them again: a batch with faulty segments knows a hundred thousand.
+    place = torch.searchsorted(ascending, numbers).clamp_(max=len(ascending) - 1)
+    return ascending[place] == numbers
 
 
 def _nonzero(mask: Tensor) -> Tensor:

@@ -94,9 +94,10 @@ class TopCandidates:
         if device == self.floor.device:
             return
         self._cut()
-        self.floor = self.floor.to(device)
         for buffer in (self._loose, *(block.rows for block in self._blocks)):
             buffer.to(device)
+        # Last: where memory runs out before, the next call moves what this one has left.
+        self.floor = self.floor.to(device)
 
     def hopeful(self, candidates: Candidates) -> npt.NDArray[np.bool_]:
         """Bool [N]: which of them may be among the best; the others need not be added."""
