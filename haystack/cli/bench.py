@@ -77,7 +77,8 @@ def _bench(args: argparse.Namespace) -> Outcome:
     if args.predictions is not None:
         predictions, name = args.predictions, args.predictions.stem
     else:
-        predictions, name = _predict(args, benchmark, opened[1])
+        predictions, name, seen = _predict(args, benchmark, opened[1])
+        opened = ({**opened[0], **seen}, opened[1])
     result = run_benchmark(
         benchmark,
         predictions,
@@ -141,8 +142,9 @@ def _check_asked(args: argparse.Namespace, benchmark: Benchmark) -> None:
 
 def _predict(
     args: argparse.Namespace, benchmark: Benchmark, dataset: SceneGraphDataset
-) -> tuple[Path, str]:
-    """Predict into the run's folder; returns the file and the model's name."""
+) -> tuple[Path, str, dict[str, dict[str, Any]]]:
+    """Predict into the run's folder; returns the file, the model's name, and what it saw."""
+    from haystack.evaluation.benchmark import seen_by_model
     from haystack.io.prediction_parquet import write_prediction_parquet
     from haystack.models.relation.predict import predict_dataset
 
@@ -150,10 +152,11 @@ def _predict(
     written = args.out / "predictions.parquet"
     with tempfile.TemporaryDirectory() as counted:
         model, name = _model(args, benchmark, dataset, Path(counted))
+        seen = seen_by_model(benchmark, dataset, reads_images=model.reads_images)
         progress = Progress("predict", "image", len(dataset.split(split)))
         scores = Watched(predict_dataset(model, dataset, split), progress)
         write_prediction_parquet(scores, written, dataset.vocabulary.predicate_classes)
-    return written, name
+    return written, name, seen
 
 
 def _model(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ class Benchmark:
         training: file or bundled data set for zR and its kin, ``same`` for the other images of the
             annotation file, or None.
         training_sha256: of the training file, or "".
+        pictures_sha256, masks_sha256: of the pictures and of the panoptic PNGs of the graded
+            images, as results record them where they are read, or "".
         split: ``test``, ``train`` or ``all`` of its images.
         images: how many images that is; None where it is not known for sure.
         predicates: how many predicates the vocabulary has.
@@ -74,6 +76,8 @@ class Benchmark:
     annotations_sha256: str = ""
     training: str | None = None
     training_sha256: str = ""
+    pictures_sha256: str = ""
+    masks_sha256: str = ""
     split: str = "test"
     images: int | None = None
     predicates: int = 0
@@ -112,8 +116,12 @@ class Benchmark:
 
     @property
     def sha256(self) -> str:
-        """Of everything that can change a number; titles and columns cannot."""
-        silent = ("title", "source", "columns", "rank_by", "baseline", "annotations", "training")
+        """Of everything that can change a number; titles and columns cannot.
+
+        Nor can the checksums of what only some results read; those that did are compared by them.
+        """
+        silent = {"title", "source", "columns", "rank_by", "baseline", "annotations", "training"}
+        silent |= {"pictures_sha256", "masks_sha256"}
         choices = {k: v for k, v in asdict(self).items() if k not in silent}
         choices["training"] = self.training is not None
         return hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()
@@ -126,9 +134,9 @@ class BenchmarkResult:
     Args:
         benchmark: the definition.
         model: the model's name, for tables.
-        inputs: ``annotations``, ``predictions`` and, where they are used, ``training`` and
-            ``masks`` -> ``path``, ``sha256`` and ``is_pinned``: whether the definition knows the
-            checksum and it is this one.
+        inputs: ``annotations``, ``predictions`` and, where they are used, ``training``,
+            ``pictures`` and ``masks`` -> ``path``, ``sha256`` and ``is_pinned``: whether the
+            definition knows the checksum and it is this one.
         environment: versions, machine, image and commit that it was measured with.
         report: what came out.
         folder: where the result was read from; relative paths of inputs start there.
@@ -308,13 +316,20 @@ def open_inputs(
     if get_protocol(benchmark.protocol).regions != "boxes" and (
         benchmark.task == "sgdet" or set(benchmark.metrics) & set(PANOPTIC_METRICS)
     ):
-        masks = [dataset.path_of(g.pan_seg_file_name) for g in graphs if g.pan_seg_file_name]
-        inputs["masks"] = {
-            "path": str(Path(place).parent),
-            "sha256": _digest_of(masks),
-            "is_pinned": bool(benchmark.annotations_sha256),
-        }
+        inputs["masks"] = _checked_files("masks", dataset, benchmark)
     return inputs, dataset
+
+
+def seen_by_model(
+    benchmark: Benchmark, dataset: SceneGraphDataset, *, reads_images: bool
+) -> dict[str, dict[str, Any]]:
+    """The ``inputs`` that a model predicts from: ``masks`` and, if it reads them, ``pictures``.
+
+    Raises:
+        InputError: a file is missing, or they are not the benchmark's.
+    """
+    names = ("masks", "pictures") if reads_images else ("masks",)
+    return {name: _checked_files(name, dataset, benchmark) for name in names}
 
 
 def read_result(path: str | Path) -> BenchmarkResult:
@@ -379,8 +394,9 @@ def same_benchmark(results: Sequence[BenchmarkResult]) -> Benchmark:
                 + (", defined otherwise" if names[0] == names[1] else "")
                 + "; numbers of different benchmarks do not compare"
             )
-        for name in sorted({*first.inputs, *other.inputs} - {"predictions"}):
-            digests = [r.inputs.get(name, {}).get("sha256") for r in (first, other)]
+        # Of predictions that came as a file nobody knows what pictures they were made from.
+        for name in sorted(({*first.inputs} & {*other.inputs}) - {"predictions"}):
+            digests = [r.inputs[name]["sha256"] for r in (first, other)]
             if digests[0] != digests[1]:
                 raise InputError(
                     f"the {name} of {first.model} and of {other.model} differ ({digests[0]} and "
@@ -463,14 +479,26 @@ def _checked(what: str, path: Path, wanted: str) -> dict[str, Any]:
     return {"path": place, "sha256": found, "is_pinned": bool(wanted)}
 
 
-def _digest_of(paths: Iterable[Path]) -> str:
-    """Of files by content, in the order of the images; names of folders do not matter."""
+def _checked_files(what: str, dataset: SceneGraphDataset, benchmark: Benchmark) -> dict[str, Any]:
+    """Files of the graded images by name and content, in the images' order, whatever the folder."""
     digest = hashlib.sha256()
-    for path in paths:
+    for graph in dataset.split(benchmark.split):  # type: ignore[arg-type]  # checked by its class
+        name = graph.file_name if what == "pictures" else graph.pan_seg_file_name
+        if name is None:
+            continue
+        path = dataset.path_of(name)
         if not path.is_file():
-            raise InputError("the panoptic PNG of an annotated image is missing", path=path)
+            kind = "picture" if what == "pictures" else "panoptic PNG"
+            raise InputError(f"the {kind} of an annotated image is missing", path=path)
         digest.update(f"{path.name} {files.sha256_file(path)}\n".encode())
-    return digest.hexdigest()
+    found, wanted = digest.hexdigest(), getattr(benchmark, f"{what}_sha256")
+    place = (dataset.root or Path()).absolute()
+    if wanted and found != wanted:
+        raise InputError(
+            f"the {what} are not those of the benchmark: SHA-256 {found}, expected {wanted}",
+            path=place,
+        )
+    return {"path": str(place), "sha256": found, "is_pinned": bool(wanted)}
 
 
 def _check_task(benchmark: Benchmark, report: Report, predictions: Path) -> None:

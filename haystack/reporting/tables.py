@@ -191,7 +191,7 @@ def _shown(cell: Cell, *, bold: str) -> str:
     value = bold.format(_plain(cell.value)) if cell.best else _plain(cell.value)
     if math.isnan(cell.low):
         return value
-    return f"{value} [{cell.low:.3f}, {cell.high:.3f}]"
+    return f"{value} [{_plain(cell.low)}, {_plain(cell.high)}]"
 
 
 def _html_cell(cell: Cell) -> str:
@@ -200,7 +200,7 @@ def _html_cell(cell: Cell) -> str:
     value = f"<b>{_plain(cell.value)}</b>" if cell.best else _plain(cell.value)
     if math.isnan(cell.low):
         return value
-    return f"{value} <small>{cell.low:.2f}{_DASH}{cell.high:.2f}</small>"
+    return f"{value} <small>{_plain(cell.low)}{_DASH}{_plain(cell.high)}</small>"
 
 
 def _latex_cell(cell: Cell) -> str:
@@ -210,4 +210,4 @@ def _latex_cell(cell: Cell) -> str:
     value = rf"\textbf{{{value}}}" if cell.best else value
     if math.isnan(cell.low):
         return value
-    return rf"{value} {{\scriptsize [{cell.low:.2f}, {cell.high:.2f}]}}"
+    return rf"{value} {{\scriptsize [{_plain(cell.low)}, {_plain(cell.high)}]}}"

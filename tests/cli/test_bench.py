@@ -1,10 +1,15 @@
 """The verb ``bench`` as people call it."""
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 
 from haystack.cli import main
+from haystack.io.datasets import BUNDLED
+from haystack.io.psg import read_psg
+from haystack.models.relation.inputs import RelationLogits, all_pairs
 
 
 def run(capsys, *argv):
@@ -47,6 +52,55 @@ def test_the_baseline_is_counted_and_measured(capsys, baseline):
     assert code == 0
     assert json.loads(out)["columns"] == content["columns"]
     assert json.loads(out)["model"] == "mine"
+
+
+class ReadsPictures:
+    """A model that looks at pictures, and finds all predicates as likely."""
+
+    reads_images = True
+
+    def __init__(self, vocabulary):
+        self.num_predicates = vocabulary.num_predicates
+
+    def predict(self, scenes):
+        return [self.answer(scene.image_id, all_pairs(len(scene))) for scene in scenes]
+
+    def answer(self, image_id, pairs):
+        return RelationLogits(
+            image_id, pairs, np.zeros((len(pairs), self.num_predicates), np.float32), None
+        )
+
+
+@pytest.mark.parametrize("which", ["pictures", "masks"])
+def test_a_model_that_sees_other_files_than_the_benchmarks_is_refused(
+    capsys, baseline, tmp_path, which
+):
+    copy = tmp_path / "psg"
+    shutil.copytree(BUNDLED["psg-mini"].parent, copy)
+    graph = read_psg("psg-mini").split("test")[0]
+    file = copy / (graph.file_name if which == "pictures" else graph.pan_seg_file_name)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    words = ["--annotations", copy / "annotation.json", "--out", tmp_path / "run"]
+    model = f"{__file__}:ReadsPictures"
+    code, _, err = run(capsys, "bench", baseline / "quick.yaml", "--model", model, *words)
+    assert code == 2
+    assert f"the {which} are not those of the benchmark: SHA-256" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_model_saw_is_recorded(capsys, baseline, tmp_path):
+    model = f"{__file__}:ReadsPictures"
+    words = ["bench", baseline / "quick.yaml", "--model", model, "--out", tmp_path / "run"]
+    assert run(capsys, *words)[0] == 0
+    inputs = json.loads((tmp_path / "run" / "result.json").read_text())["inputs"]
+    assert inputs["pictures"]["is_pinned"]
+    assert inputs["masks"]["is_pinned"]
+    counted = json.loads((baseline / "run" / "result.json").read_text())["inputs"]
+    assert "masks" in counted
+    assert "pictures" not in counted  # the baseline looks at no picture
+    assert run(capsys, "compare", baseline / "run", tmp_path / "run", "--ci", 40)[0] == 0
 
 
 def test_two_runs_are_compared_by_their_folders(capsys, baseline):

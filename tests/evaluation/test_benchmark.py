@@ -17,7 +17,7 @@ from haystack.cli.bench import load_benchmark
 from haystack.cli.configs import find_config, own_configs
 from haystack.errors import InputError
 from haystack.evaluation import Report, compare, evaluate, leaderboard, read_result, run_benchmark
-from haystack.evaluation.benchmark import compare_results, same_benchmark
+from haystack.evaluation.benchmark import compare_results, same_benchmark, seen_by_model
 from haystack.io import read_psg
 from haystack.io.datasets import BUNDLED
 from haystack.io.prediction_parquet import write_prediction_parquet
@@ -199,7 +199,10 @@ def test_predictions_of_another_task_are_refused(runs, tmp_path):
 def test_masks_are_among_the_inputs_where_they_are_compared(tmp_path):
     own = predicted(tmp_path / "own.parquet", 0, own_objects=True)
     detection = quick(task="sgdet", metrics=["R"], columns=["R@50"], rank_by="R@50", training=None)
+    pinned = run_benchmark(detection, own, model="m")
+    detection = dataclasses.replace(detection, masks_sha256="")
     result = run_benchmark(detection, own, model="m")
+    assert (pinned.inputs["masks"]["is_pinned"], result.inputs["masks"]["is_pinned"]) == (1, 0)
     assert len(result.inputs["masks"]["sha256"]) == 64
     copy = tmp_path / "psg"
     shutil.copytree(BUNDLED["psg-mini"].parent, copy)
@@ -210,6 +213,20 @@ def test_masks_are_among_the_inputs_where_they_are_compared(tmp_path):
     changed = run_benchmark(detection, own, model="m", annotations=copy / "annotation.json")
     with pytest.raises(InputError, match="the masks of m and of m differ"):
         same_benchmark([result, changed])
+    detection = dataclasses.replace(detection, masks_sha256=result.inputs["masks"]["sha256"])
+    with pytest.raises(InputError, match="the masks are not those of the benchmark: SHA-256"):
+        run_benchmark(detection, own, model="m", annotations=copy / "annotation.json")
+
+
+def test_results_that_saw_other_pictures_are_not_put_together(runs):
+    """A file of predictions does not say what it was made from; it compares with all."""
+    seen = seen_by_model(quick(), read_psg("psg-mini"), reads_images=True)
+    given, two = read_result(runs / "one"), read_result(runs / "two")
+    one = dataclasses.replace(given, inputs={**given.inputs, **seen})
+    others = {**two.inputs, "pictures": {**seen["pictures"], "sha256": "0"}}
+    same_benchmark([one, two])
+    with pytest.raises(InputError, match="the pictures of one and of two differ"):
+        same_benchmark([one, dataclasses.replace(two, inputs=others)])
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,15 @@ def test_markdown_has_as_many_cells_in_every_line():
     assert lines[1] == "| --- | ---: | ---: | ---: | ---: | ---: |"
 
 
+def test_a_printed_value_lies_in_its_printed_interval_in_every_notation():
+    # With fewer decimals than the value the interval would be printed as 0.01 to 0.01.
+    table = Table("small", "Small", ["predicate", "PDD"], [["on", Estimate(0.008, 0.006, 0.0088)]])
+    printed = ("0.008", "0.006", "0.009")
+    for text in (table.markdown(), table.latex(), table.html()):
+        assert tuple(re.findall(r"\d\.\d+", text)) == printed
+    assert table.csv().splitlines()[1] == "on,0.008,0.006,0.0088"
+
+
 def test_latex_is_escaped_and_its_columns_add_up():
     text = TABLE.latex()
     assert r"Numbers \& \textless{}more\textgreater{}" in text
