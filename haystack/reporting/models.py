@@ -77,13 +77,24 @@ def table_1(runs: Sequence[Run], recalls: Mapping[str, Report] | None = None) ->
     )
 
 
+def best_first(runs: Sequence[Run]) -> list[Run]:
+    """The models in the order of :func:`leaderboard_table`; equal ones by name."""
+    rank_by = _rank_by(runs)
+    return sorted(runs, key=lambda run: (run.report.place_by(rank_by), run.name))
+
+
+def _rank_by(runs: Sequence[Run]) -> str:
+    result = runs[0].result
+    return result.benchmark.rank_by if result else _headline(runs)[0]
+
+
 def leaderboard_table(runs: Sequence[Run]) -> Table:
     """A row for each model, the best first by the benchmark's ``rank_by``."""
     result = runs[0].result
     columns = list(result.benchmark.columns) if result else _headline(runs)
-    rank_by = result.benchmark.rank_by if result else columns[0]
+    rank_by = _rank_by(runs)
     ranked = any(not math.isnan(run.report.metrics[rank_by]) for run in runs)
-    ordered = sorted(runs, key=lambda run: (run.report.place_by(rank_by), run.name))
+    ordered = best_first(runs)
     values = {run.name: [estimate(run.report, column) for column in columns] for run in ordered}
     for number, column in enumerate(columns):
         cells = [values[run.name][number] for run in ordered]

@@ -25,6 +25,7 @@ from haystack.reporting.charts import (
 from haystack.reporting.data_sets import data_charts
 from haystack.reporting.examples import Example, example
 from haystack.reporting.models import (
+    best_first,
     estimate,
     leaderboard_table,
     provenance_table,
@@ -250,10 +251,11 @@ def _data(request: Request) -> Section | None:
 
 
 def _outcomes(request: Request) -> dict[str, Outcomes]:
+    """Image by image what each model said, the best model first."""
     found: dict[str, Outcomes] = {}
     lacking: dict[str, list[str]] = {}
-    dataset = None  # of the first run: all were measured on the same
-    for run in request.runs:
+    dataset = None  # of the first that is read: all were measured on the same
+    for run in best_first(request.runs):
         if run.result is None:
             reason = "a report alone names no predictions; make the run with haystack bench."
             lacking.setdefault(reason, []).append(run.name)
@@ -297,7 +299,12 @@ def _examples(outcomes: Mapping[str, Outcomes]) -> Section | None:
                 pictures = [example(image, found.dataset) for image in images]
                 title = f"{name}: {which} images ({len(images)})"
                 parts.append(Section(title, examples=pictures, folded=bool(parts)))
-    return Section("Examples", parts=parts) if parts else None
+    text = [
+        "Below each picture, where the model's list has each annotated triplet. A pair stands in "
+        "the list once, with its best predicate: “another predicate” says that this is not the "
+        "annotated one, or that the list lacks the pair."
+    ]
+    return Section("Examples", text=text, parts=parts) if parts else None
 
 
 def _meet(a: Mapping[str, Floats], b: Mapping[str, Floats]) -> bool:

@@ -95,6 +95,17 @@ def test_the_better_model_stands_out_in_its_row(runs):
     assert pdd_one.best == (pdd_one.value < pdd_two.value)  # lower is better
 
 
+def test_the_best_model_is_shown_first_in_whatever_order_runs_are_given(runs, rendered, tmp_path):
+    words = ["report", runs / "two", runs / "one", "--out", tmp_path, "--examples", 1, "--json"]
+    assert main([str(word) for word in words]) == 0
+    p_auc = {name: read_result(runs / name).report.metrics["P-AUC"] for name in ("one", "two")}
+    ordered = sorted(p_auc, key=p_auc.get, reverse=True)
+    for out in (rendered, tmp_path):
+        page = (out / "report.html").read_text()
+        assert re.findall(r"What (one|two) takes for what</summary>", page) == ordered
+        assert re.findall(r"(one|two): best images", page) == ordered
+
+
 def test_recalls_may_come_from_another_benchmark(runs):
     one, two = read_runs([runs / "one", runs / "two"])
     swapped = {"one": two.report, "two": one.report}
