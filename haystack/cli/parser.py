@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 from haystack import __version__
@@ -87,13 +87,22 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
+class _AboveBars(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 takes none
+    """Messages get a line of their own above a progress bar, which stays the last line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        bars = getattr(sys.modules.get("tqdm"), "tqdm", None)  # who shows one has imported it
+        with nullcontext() if bars is None else bars.external_write_mode(file=self.stream):
+            super().emit(record)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names that the terminal cannot spell
             stream.reconfigure(errors="backslashreplace")
     args = parse(argv)
-    logging.basicConfig(format="%(message)s", stream=sys.stderr, force=True)
+    logging.basicConfig(format="%(message)s", handlers=[_AboveBars(sys.stderr)], force=True)
     logging.getLogger("haystack").setLevel(logging.INFO)
     with _terminable():
         return _run(args)

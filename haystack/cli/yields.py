@@ -240,7 +240,7 @@ def _table(summary: Summary) -> list[str]:
             _number(row.agreement["two"].alpha),
             row.to_ask,
             "-" if row.hours_to_go is None else duration(3600 * row.hours_to_go),
-            "stop" if row.advice.stop else "",
+            "stop" if row.advice.stop else "go on" if row.judged else "-",
         )
         rows.append(cells)
     return table((*header, "advice"), rows)

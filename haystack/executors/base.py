@@ -73,7 +73,8 @@ class RunSummary:
 
     def __str__(self) -> str:
         text = (
-            f"{self.stage}: {self.done} shards done, {self.skipped} already complete, "
+            f"{self.stage}: {self.done} shard{'' if self.done == 1 else 's'} done, "
+            f"{self.skipped} already complete, "
             f"{self.ok} of {self.inputs} items ok in {self.seconds:.1f} s"
         )
         if self.elsewhere:

@@ -1,9 +1,12 @@
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
 
 import pytest
+from tqdm import tqdm
 
 from haystack.cli import main
 from haystack.cli.configs import find_config
@@ -227,3 +230,16 @@ def test_names_that_the_terminal_cannot_spell_stop_nothing(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert list(json.loads(done.stdout)["per_predicate"]) == ["\u00fcber"]
+
+
+def test_a_message_stands_above_a_progress_bar_and_not_behind_it(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+    main(["status", "psg-mini-is-no-workspace"])  # sets the log up, on this stderr
+    with tqdm(total=2, desc="bar", file=screen):
+        logging.getLogger("haystack.test").info("forty-two rows")
+    before, said, after = screen.getvalue().partition("forty-two rows\n")
+    assert said
+    assert "bar:" in before
+    assert before.rpartition("\r")[2].strip() == ""  # the bar was wiped from the line
+    assert "bar:" in after

@@ -52,6 +52,8 @@ def test_the_terminal_and_the_program_get_the_same_numbers(workspace, capsys):
     assert 0 < eating["baseline"] < 0.01
     row = next(line for line in err.splitlines() if line.startswith("eating"))
     assert re.split(r"\s{2,}", row)[1:5] == ["20", "5", "25.0", f"{100 * eating['baseline']:.2f}"]
+    assert row.endswith("go on")
+    assert next(line for line in err.splitlines() if line.startswith("riding")).endswith("  -")
     assert "20 answers in" in err
     assert "no question was answered by two" in err
 
