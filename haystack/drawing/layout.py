@@ -216,23 +216,26 @@ def _separated(places: Floats, sizes: Floats, gaps: Floats, bounds: Box) -> Floa
 
 
 def _cost(places: Floats, sizes: Floats, edges: Sequence[Edge]) -> float:
-    """Overlaps weigh most, then edges through nodes, then crossings, then length."""
+    """Overlaps weigh most, then edges through nodes or under their labels, crossings, length."""
     count = len(places)
     gap = np.abs(places[:, None] - places[None]) - (sizes[:, None] + sizes[None]) / 2
     overlaps = ((gap < 8).all(2).sum() - count) / 2
     curves = [edge_curve(places[edge.begin], places[edge.end], edge.bend) for edge in edges]
-    through = crossings = 0
+    through = crossings = hidden = 0
     for edge, curve in zip(edges, curves, strict=True):
         inside = np.all(np.abs(curve[:, None] - places[None]) < sizes / 2 + 8, axis=2)
         near = np.any(inside, axis=0)
         near[[edge.begin, edge.end]] = False
         through += int(near.sum())
+        # Half of what shows beside a label is the least that tells which way the arrow points.
+        room = np.array(edge.label) + _ARROW / 2
+        hidden += bool((gap[edge.begin, edge.end] < room).all())
     for i, one in enumerate(edges):
         for j in range(i):
             if not {one.begin, one.end} & {edges[j].begin, edges[j].end}:
                 crossings += _cross(curves[i], curves[j])
     length = sum(float(np.hypot(*(curve[-1] - curve[0]))) for curve in curves)
-    return 100.0 * float(overlaps) + 12.0 * through + 4.0 * crossings + length / 300
+    return 100.0 * float(overlaps) + 12.0 * (through + hidden) + 4.0 * crossings + length / 300
 
 
 def _cross(one: Floats, other: Floats) -> bool:

@@ -127,6 +127,17 @@ def test_linked_nodes_leave_room_for_the_label():
     assert (np.abs(places[0] - places[1]) - (80, 30) >= (120, 24)).any()
 
 
+@pytest.mark.parametrize("seed", range(4, 12))
+def test_labels_leave_the_arrows_of_a_tree_visible(seed):
+    generator = np.random.default_rng(seed)
+    sizes = np.stack([generator.uniform(60, 110, 6), np.full(6, 30.0)], axis=1)
+    edges = [Edge(int(generator.integers(node)), node, 0.06, (120, 24)) for node in range(1, 6)]
+    places = place_nodes(generator.random((6, 2)), sizes, edges, Box(100, 50, 700, 470))
+    for begin, end, _, label in edges:
+        free = np.abs(places[begin] - places[end]) - (sizes[begin] + sizes[end]) / 2
+        assert (free >= np.array(label) + 27).any()
+
+
 def test_a_square_is_drawn_without_crossings():
     edges = [Edge(a, b, 0.0, (60, 24)) for a, b in ((0, 1), (1, 2), (2, 3), (3, 0))]
     wanted = np.array([(0.1, 0.1), (0.9, 0.9), (0.9, 0.1), (0.1, 0.9)])  # 0-1 and 2-3 cross here
