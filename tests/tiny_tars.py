@@ -133,7 +133,11 @@ def killing_workers(trace: Path, kills: int, seed: int) -> Iterator[list[int]]:
 
     def kill() -> None:
         chosen = random.Random(seed)
-        while len(killed) < kills and not over.wait(chosen.uniform(0.1, 1.0)):
+        while not trace.exists() and not over.wait(0.01):
+            pass  # workers are slow to start on a busy machine, and short runs are soon over
+        wait = chosen.uniform(0, 0.2)
+        while len(killed) < kills and not over.wait(wait):
+            wait = chosen.uniform(0.1, 1.0)
             lines = trace.read_text().splitlines() if trace.exists() else []
             working = {int(line.split()[1]) for line in lines[-2:]} - set(killed)
             if working:

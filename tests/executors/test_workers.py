@@ -141,10 +141,13 @@ def test_workers_report_items_while_they_compute(
 
 
 DRIVER = """
+import signal
 import sys
 from tiny_tars import ColourRecipe
 from haystack.executors import LocalExecutor
 recipe = ColourRecipe(sys.argv[1], seconds=0.3)
+# A shell that starts tests in the background has them, and all below, ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 if __name__ == "__main__":
     LocalExecutor(sys.argv[2], progress=False, devices=["a", "b"]).run(recipe(), recipe)
 """
