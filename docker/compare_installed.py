@@ -34,7 +34,7 @@ def differences(locked: dict[str, str], installed: dict[str, str]) -> list[str]:
 
 def read_lock(path: Path) -> dict[str, str]:
     """Distribution -> version of a lock file; SystemExit with a sentence where it has none."""
-    packages = locked(_text(path))
+    packages = locked(read_text(path))
     if not packages:
         sys.exit(f"{path} locks no package: a file of lines like 'numpy==2.4.6 \\' is expected")
     return packages
@@ -43,7 +43,7 @@ def read_lock(path: Path) -> dict[str, str]:
 def read_installed(path: Path) -> dict[str, str]:
     """Distribution -> version as the image told it; SystemExit with a sentence where it did not."""
     try:
-        installed = json.loads(_text(path))
+        installed = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         sys.exit(f"{path} is not JSON ({error}): did the image's Python end early?")
     if not isinstance(installed, dict) or not all(isinstance(v, str) for v in installed.values()):
@@ -51,7 +51,8 @@ def read_installed(path: Path) -> dict[str, str]:
     return installed
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file's content; SystemExit with a sentence where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

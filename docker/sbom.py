@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from compare_installed import read_text
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -30,7 +32,7 @@ def of_lock(lock: Path) -> dict[str, Any]:
     Raises:
         SystemExit: with a sentence, where the file or the tool is missing or damaged.
     """
-    if "==" not in _text(lock):
+    if "==" not in read_text(lock):
         sys.exit(f"{lock} locks no package: make lock writes it anew")
     if importlib.util.find_spec("cyclonedx_py") is None:
         sys.exit("cyclonedx-bom is not installed: pip install 'haystack-psg[image]', or make sbom")
@@ -84,15 +86,6 @@ def debian_packages(listing: str) -> list[dict[str, Any]]:
     return components
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        sys.exit(f"{path} cannot be read: {error.strerror}")
-    except UnicodeDecodeError as error:
-        sys.exit(f"{path} is not a text in UTF-8: {error.reason} at byte {error.start}")
-
-
 def main(argv: list[str] | None = None) -> None:
     """Write the file that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
@@ -100,9 +93,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--debian", type=Path, metavar="PACKAGES.txt")
     args = parser.parse_args(argv)
-    others = [base_image(_text(ROOT / "docker" / "Dockerfile"))]
+    others = [base_image(read_text(ROOT / "docker" / "Dockerfile"))]
     if args.debian is not None:
-        others += debian_packages(_text(args.debian))
+        others += debian_packages(read_text(args.debian))
     content = of_lock(ROOT / "docker" / f"requirements-{args.flavour}.lock")
     content["components"] += others
     try:

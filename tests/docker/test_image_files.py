@@ -350,7 +350,11 @@ def test_the_scripts_are_bash(path):
 def load(name):
     spec = importlib.util.spec_from_file_location(name, DOCKER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(DOCKER))  # as for a script that Python is given
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(DOCKER))
     return module
 
 

@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
 from haystack.annotate.store.mounts import mount_of
 from haystack.errors import InputError, MissingDependencyError
+from haystack.times import timestamp, utc_now
 
 try:
     import sqlalchemy
@@ -157,7 +157,7 @@ class Database:
         """
         # Not by write() on a server: there answers wait while a queue is loaded, which is no fault.
         with self.write() if self.is_sqlite else self._engine.begin() as connection:
-            connection.execute(text(_CHECK), {"now": datetime.now(timezone.utc).isoformat()})
+            connection.execute(text(_CHECK), {"now": timestamp(utc_now())})
             version = text("SELECT value FROM meta WHERE key = 'schema_version'")
             return int(connection.execute(version).scalar_one())
 
